@@ -1,0 +1,114 @@
+"""What CUDA and PyTorch say when a capture goes wrong, and which rule each text belongs to.
+
+One table serves both devices. `sim` raises with these texts, so that a user reads what the GPU would print; `cuda` and HIP
+exceptions are classified by the same patterns. Texts recorded on an H200 with torch 2.11.0+cu130.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import NoReturn
+
+import torch
+
+
+class Rule(str, Enum):
+    """Why a capture was refused (the `capture_error` causes)."""
+
+    HOST_COPY = "host_copy"
+    SYNCHRONIZATION = "synchronization"
+    UNJOINED_STREAM = "unjoined_stream"
+    FOREIGN_STREAM = "foreign_stream"
+    NESTED_CAPTURE = "nested_capture"
+    ALLOCATION = "allocation"
+    HOST_EXCEPTION = "host_exception"
+
+
+HOST_COPY_TEXT = (
+    "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. "
+    "Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
+)
+_CUDA_SUFFIX = (
+    "\nSearch for `{code}' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more"
+    " information.\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below"
+    " might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to"
+    " enable device-side assertions.\n"
+)
+_CUDA_CODES = {
+    "cudaErrorStreamCaptureUnsupported": "operation not permitted when stream is capturing",
+    "cudaErrorStreamCaptureInvalidated": "operation failed due to a previous error during capture",
+    "cudaErrorStreamCaptureUnjoined": "capturing stream has unjoined work",
+    "cudaErrorStreamCaptureIsolation": "dependency created on uncaptured work in another stream",
+    "cudaErrorCapturedEvent": "operation not permitted on an event last recorded in a capturing stream",
+    "cudaErrorIllegalState": "the operation cannot be performed in the present state",
+    "cudaErrorAssert": "device-side assert triggered",
+}
+
+
+class CudaError(torch.AcceleratorError):
+    """A CUDA runtime error as PyTorch raises it, with the rule that it breaks (None: not about capture)."""
+
+    def __init__(self, code: str, rule: Rule | None = None) -> None:
+        super().__init__(f"CUDA error: {_CUDA_CODES[code]}{_CUDA_SUFFIX.format(code=code)}")
+        self.code = code
+        self.rule = rule
+
+
+class HostCopyError(RuntimeError):
+    """PyTorch's own refusal of a pageable copy during capture; it does not invalidate the capture."""
+
+    rule = Rule.HOST_COPY
+
+    def __init__(self) -> None:
+        super().__init__(HOST_COPY_TEXT)
+
+
+class NotModelledError(RuntimeError):
+    """The simulated device does not know what the hardware does here, and says so rather than guess."""
+
+
+def not_permitted(rule: Rule = Rule.SYNCHRONIZATION) -> CudaError:
+    return CudaError("cudaErrorStreamCaptureUnsupported", rule)
+
+
+_PATTERNS: tuple[tuple[str, Rule], ...] = (
+    (r"Cannot copy between CPU and (CUDA|HIP) tensors during (CUDA|HIP) graph capture", Rule.HOST_COPY),
+    (r"capturing stream has unjoined work", Rule.UNJOINED_STREAM),
+    (r"dependency created on uncaptured work in another stream", Rule.FOREIGN_STREAM),
+    (r"operation not permitted on an event last recorded in a capturing stream", Rule.SYNCHRONIZATION),
+    (r"operation not permitted when stream is capturing", Rule.SYNCHRONIZATION),
+)
+_MASKED = re.compile(r"operation failed due to a previous error during capture")
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The exception that broke the capture: `torch.cuda.graph.__exit__` masks it, and leaves it in `__context__`."""
+    seen: set[int] = set()
+    while _MASKED.search(str(error)) and error.__context__ is not None and id(error) not in seen:
+        seen.add(id(error))
+        error = error.__context__
+    return error
+
+
+def rule_of(error: BaseException) -> Rule:
+    """The rule that a capture exception breaks, from the device's own knowledge or else from the text."""
+    cause = root_cause(error)
+    known = getattr(cause, "rule", None)
+    if isinstance(known, Rule):
+        return known
+    text = str(cause)
+    for pattern, rule in _PATTERNS:
+        if re.search(pattern, text):
+            return rule
+    return Rule.HOST_EXCEPTION
+
+
+def first_line(error: BaseException) -> str:
+    """The message without CUDA's five lines of advice."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def invalid_device(index: int) -> NoReturn:
+    raise RuntimeError(f"CUDA error: invalid device ordinal (device cuda:{index} asked for; the simulated machine has 1)")

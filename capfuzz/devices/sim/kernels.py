@@ -1,0 +1,100 @@
+"""How an op without a rule runs: as a kernel, a view, a factory, or by decomposing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from capfuzz.devices.sim.ops import Op
+from capfuzz.devices.sim.tensor import SimTensor, tag_all
+
+if TYPE_CHECKING:
+    from capfuzz.devices.sim.runtime import Runtime
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+def scan(values: Any, host: list[torch.Tensor]) -> bool:
+    """Whether a device tensor is among `values`; host tensors are appended to `host`."""
+    found = False
+    for value in values:
+        kind = type(value)
+        if kind is SimTensor:
+            found = True
+        elif kind is list or kind is tuple:
+            found = scan(value, host) or found
+        elif isinstance(value, torch.Tensor):
+            if isinstance(value, SimTensor):
+                found = True
+            else:
+                host.append(value)
+    return found
+
+
+def run_kernel(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
+    """A kernel when it has a device tensor, host work otherwise."""
+    host: list[torch.Tensor] = []
+    on_device = scan(args, host)
+    if kwargs:
+        on_device = scan(kwargs.values(), host) or on_device
+    if not on_device:
+        return run_host(rt, op, args, kwargs)
+    if host:
+        rt.check_same_device(op, args, kwargs, host)
+    return rt.launch(op, args, kwargs)
+
+
+def run_host(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
+    """Host work: it runs now, capture or not."""
+    return op.func(*args, **kwargs)
+
+
+def run_view(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
+    """A view changes no memory and records nothing; it is on the device if its base is."""
+    base = args[0] if args else None
+    if op.mutated and rt.capturing is not None and isinstance(base, SimTensor):
+        rt.capturing.reshaped_in_place(base)
+    result = op.func(*args, **kwargs)
+    if isinstance(base, SimTensor) or (isinstance(base, (list, tuple)) and base and isinstance(base[0], SimTensor)):
+        if rt.tracer is not None:
+            rt.tracer.add(op.name, "view", result)
+        return tag_all(result)
+    return result
+
+
+def run_factory(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
+    """An op that takes a `device`: the device that the caller named, else its tensor argument's, else the enclosing call's."""
+    pin = bool(kwargs.get("pin_memory"))
+    if pin:
+        kwargs = {**kwargs, "pin_memory": False}
+    host: list[torch.Tensor] = []
+    has_device_tensor = scan(args, host)
+    if rt.names_device is not None:
+        on_device = rt.names_device
+    elif has_device_tensor or host:
+        on_device = has_device_tensor
+    else:
+        on_device = rt.in_device_call()
+    device = kwargs.get("device")
+    if device is not None and device.type == "cuda":
+        on_device = True
+        kwargs = {**kwargs, "device": torch.device("cpu")}
+    if on_device:
+        if pin:
+            raise RuntimeError("Only dense CPU tensors can be pinned")
+        return rt.launch(op, args, kwargs)
+    result = op.func(*args, **kwargs)
+    return rt.pinned.add(result) if pin else result
+
+
+def run_composite(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
+    """Inference mode hands composite ops over whole: take them apart, so that what they are made of is judged."""
+    from capfuzz.devices.sim.dispatch import SimDispatchMode
+
+    with SimDispatchMode(rt):
+        result = op.func.decompose(*args, **kwargs)
+    if result is NotImplemented:
+        return run_kernel(rt, op, args, kwargs)
+    return result

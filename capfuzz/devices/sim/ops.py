@@ -1,0 +1,145 @@
+"""What the device knows of each ATen op: learnt once from its schema, kept in a table.
+
+An op with a registered rule is judged by the rule; every other op is a kernel, a view or a factory, as its schema says. Rules
+are registered by name (`@rule("aten::nonzero")`), one family of ops a module under `rules/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import OpOverload
+
+from capfuzz.devices.sim.iterator_ops import CPU_SCALAR_OPS
+
+if TYPE_CHECKING:
+    from capfuzz.devices.sim.runtime import Runtime
+
+Handler = Callable[["Runtime", "Op", tuple[Any, ...], dict[str, Any]], Any]
+
+_rules: dict[str, Handler] = {}
+_ops: dict[OpOverload, Op] = {}
+# What an `out=` overload takes from its output instead.
+_FACTORY_OPTIONS = frozenset({"dtype", "layout", "device", "pin_memory"})
+# These return memory of their input without saying so in their schema.
+_UNDECLARED_VIEWS = frozenset(
+    ["_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "lift", "lift_fresh", "_reshape_alias"]
+)
+
+
+def rule(*names: str) -> Callable[[Handler], Handler]:
+    """Registers a rule for ops by `namespace::name` (every overload) or `namespace::name.overload`."""
+
+    def register(handler: Handler) -> Handler:
+        for name in names:
+            if name in _rules:
+                raise ValueError(f"two rules for {name}")
+            _rules[name] = handler
+        return handler
+
+    return register
+
+
+class Op:
+    """The facts about one op overload that running and recording it need."""
+
+    __slots__ = (
+        "cpu_scalars",
+        "func",
+        "has_device",
+        "is_composite",
+        "is_empty",
+        "is_view",
+        "mutated",
+        "mutated_kw",
+        "name",
+        "out_variant",
+        "run",
+        "seeded",
+        "takes_generator",
+    )
+
+    def __init__(self, func: OpOverload) -> None:
+        schema = func._schema
+        packet = schema.name.split("::")[1]
+        self.func = func
+        self.name = f"{packet}.{func._overloadname}" if func._overloadname != "default" else packet
+        names = [a.name for a in schema.arguments]
+        self.mutated = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
+        self.mutated_kw = tuple(names[i] for i in self.mutated)
+        aliased = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+        self.is_view = aliased or torch.Tag.inplace_view in func.tags or packet in _UNDECLARED_VIEWS
+        self.seeded = torch.Tag.nondeterministic_seeded in func.tags
+        self.takes_generator = "generator" in names
+        self.cpu_scalars = f"{packet}.{func._overloadname}" in CPU_SCALAR_OPS
+        self.has_device = "device" in names
+        self.is_empty = packet.startswith(("empty", "new_empty"))
+        self.is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+        self.out_variant = None if self.mutated or self.seeded else _find_out_variant(func)
+        self.run = self._choose(schema.name, func._overloadname)
+
+    def _choose(self, name: str, overload: str) -> Handler:
+        from capfuzz.devices.sim import kernels, rules  # noqa: F401  (importing `rules` registers them)
+
+        handler = _rules.get(f"{name}.{overload}") or _rules.get(name)
+        if handler is not None:
+            return handler
+        if self.is_composite:
+            return kernels.run_composite
+        if self.has_device:
+            return kernels.run_factory
+        return kernels.run_view if self.is_view else kernels.run_kernel
+
+    def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        """The tensors that a call writes in place."""
+        found: list[torch.Tensor] = []
+        for index, name in zip(self.mutated, self.mutated_kw, strict=True):
+            value = args[index] if index < len(args) else kwargs.get(name)
+            if isinstance(value, torch.Tensor):
+                found.append(value)
+            elif isinstance(value, (list, tuple)):
+                found.extend(v for v in value if isinstance(v, torch.Tensor))
+        return found
+
+
+class OutVariant:
+    """The `out=` overload of a functional op: replaying through it writes the captured memory without a copy."""
+
+    __slots__ = ("func", "keeps", "outs")
+
+    def __init__(self, func: OpOverload, outs: tuple[str, ...], keeps: frozenset[str]) -> None:
+        self.func = func
+        self.outs = outs
+        self.keeps = keeps
+
+
+def _find_out_variant(func: OpOverload) -> OutVariant | None:
+    if func.namespace != "aten" or func._schema.name == "aten::_to_copy":
+        return None
+    tensors_out = [str(r.type) for r in func._schema.returns]
+    if not tensors_out or any(t != "Tensor" for t in tensors_out):
+        return None
+    arguments = func._schema.arguments
+    ours = [(a.name, str(a.type)) for a in arguments if not a.kwarg_only]
+    options = _FACTORY_OPTIONS if any(a.name == "device" for a in arguments) else frozenset()
+    needed = {a.name for a in arguments if a.kwarg_only} - options
+    packet = func._overloadpacket
+    for overload in packet.overloads():
+        candidate = getattr(packet, overload)
+        theirs = candidate._schema.arguments
+        outs = tuple(a.name for a in theirs if a.is_out)
+        names = frozenset(a.name for a in theirs)
+        if len(outs) != len(tensors_out) or not needed <= names:
+            continue
+        if [(a.name, str(a.type)) for a in theirs if not a.kwarg_only and not a.is_out] == ours:
+            return OutVariant(candidate, outs, names)
+    return None
+
+
+def lookup(func: OpOverload) -> Op:
+    op = _ops.get(func)
+    if op is None:
+        op = _ops[func] = Op(func)
+    return op

@@ -1,0 +1,206 @@
+"""The state of one simulated machine: its streams, the capture under way, the generator, pinned memory, the tracer.
+
+A machine belongs to the thread that opened it; `current()` is that thread's.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from capfuzz.devices import poison
+from capfuzz.devices.errors import CudaError, Rule, not_permitted
+from capfuzz.devices.sim.graph import Capture
+from capfuzz.devices.sim.ops import Op
+from capfuzz.devices.sim.streams import STREAMS_IN_POOL, Event, StreamState, wait_event
+from capfuzz.devices.sim.tensor import CUDA, PinnedMemory, is_sim, tag_all
+from capfuzz.devices.tracer import Tracer
+
+_local = threading.local()
+
+
+def active() -> Runtime | None:
+    """This thread's simulated machine, or None outside `capfuzz.sim()`."""
+    return getattr(_local, "runtime", None)
+
+
+def current() -> Runtime:
+    runtime = active()
+    if runtime is None:
+        raise RuntimeError("this object belongs to the simulated device, and no `with capfuzz.sim():` is active here")
+    return runtime
+
+
+class SimGenerator(torch.Generator):
+    """`torch.Generator(device="cuda")`: a CPU generator that says it is on the device."""
+
+    device = property(lambda self: CUDA)
+    _cdata: int
+
+
+@contextmanager
+def no_modes() -> Iterator[None]:
+    """Plain PyTorch inside: neither function modes nor dispatch modes see the calls, nothing is recorded by autograd."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.no_grad():
+        yield
+
+
+class Runtime:
+    """One simulated machine."""
+
+    def __init__(self) -> None:
+        self.default_stream = StreamState(0)
+        self.stream = self.default_stream
+        self._pool = [StreamState(index + 1) for index in range(STREAMS_IN_POOL)]
+        self._next = 0
+        self.capture: Capture | None = None
+        self._generators: weakref.WeakValueDictionary[int, SimGenerator] = weakref.WeakValueDictionary()
+        self.generator = self.new_generator()
+        self.generator.seed()
+        self.pinned = PinnedMemory()
+        self.tracer: Tracer | None = None
+        self.empty_side = poison.EAGER
+        # The Python-level call under way: its arguments, and the device it names (None: it names none).
+        self.call: tuple[Any, ...] | None = None
+        self.names_device: bool | None = None
+
+    def install(self) -> Runtime | None:
+        """Makes this the thread's machine; returns the one that was."""
+        previous = active()
+        _local.runtime = self
+        return previous
+
+    @staticmethod
+    def uninstall(previous: Runtime | None) -> None:
+        _local.runtime = previous
+
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    def next_stream(self) -> StreamState:
+        state = self._pool[self._next % STREAMS_IN_POOL]
+        self._next += 1
+        return state
+
+    def wait_event(self, stream: StreamState, event: Event) -> None:
+        wait_event(stream, event)
+
+    def refuse_in_capture(self, rule: Rule = Rule.SYNCHRONIZATION) -> None:
+        """A call that waits for the device, or may: forbidden while anything captures in global mode."""
+        capture = self.capture
+        if capture is not None and (capture.mode == "global" or self.stream.capture is capture):
+            raise capture.invalidate(not_permitted(rule))
+
+    @property
+    def capturing(self) -> Capture | None:
+        """The capture that work on the current stream would be recorded into."""
+        return self.stream.capture
+
+    # -- launching -----------------------------------------------------------------------------------------------------
+
+    def in_device_call(self) -> bool:
+        """Whether a factory without tensor arguments makes a device tensor: its caller named the device, or (a factory
+        inside a composite op, which takes its options from a tensor) the Python call has a device tensor among its
+        arguments."""
+        if self.names_device is not None:
+            return self.names_device
+        return self.call is not None and any_sim(self.call)
+
+    def launch(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a device op, or records it when the current stream captures. Returns the tagged result."""
+        capture = self.stream.capture
+        if capture is not None:
+            return capture.record(self, op, args, kwargs)
+        if self.capture is not None:
+            return self._launch_beside(self.capture, op, args, kwargs)
+        result = tag_all(self.execute(op, args, kwargs))
+        if op.is_empty:
+            poison.fill(result, self.empty_side)
+        if self.stream.index and not op.mutated:
+            self._note_allocation(result)
+        if self.tracer is not None:
+            self.tracer.add(op.name, "alloc" if op.is_empty else "kernel", op.written(args, kwargs) or result)
+        return result
+
+    def _launch_beside(self, capture: Capture, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Work on a stream outside the capture: it runs at once, on memory that the capture has not touched."""
+        if not op.mutated and self.stream.needs_driver():
+            raise capture.invalidate(not_permitted(Rule.ALLOCATION))
+        with capture.set_aside():
+            result = tag_all(self.execute(op, args, kwargs))
+        if op.is_empty:
+            poison.fill(result, self.empty_side)
+        if self.stream.index and not op.mutated:
+            self._note_allocation(result)
+        return result
+
+    def _note_allocation(self, result: Any) -> None:
+        if isinstance(result, torch.Tensor) and result.layout is torch.strided:
+            self.stream.allocate(result)
+
+    def execute(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs an op on the memory behind the tensors; a random op draws from the device's generator."""
+        if not op.seeded:
+            return op.func(*args, **kwargs)
+        if op.takes_generator:
+            given = kwargs.get("generator")
+            if given is not None and given._cdata not in self._generators:
+                raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
+            if given is None:
+                kwargs = {**kwargs, "generator": self.generator}
+            return op.func(*args, **kwargs)
+        host = torch.default_generator
+        kept = host.get_state()
+        host.set_state(self.generator.get_state())
+        try:
+            return op.func(*args, **kwargs)
+        finally:
+            self.generator.set_state(host.get_state())
+            host.set_state(kept)
+
+    def new_generator(self) -> SimGenerator:
+        """A generator of this machine. PyTorch hands ops a new Python object for it, so it is known by its address."""
+        generator = SimGenerator()
+        self._generators[generator._cdata] = generator
+        return generator
+
+    def seed(self, seed: int) -> None:
+        """`torch.cuda.manual_seed`. During capture the seed may not change."""
+        if self.capture is not None and seed != self.generator.initial_seed():
+            raise RuntimeError(
+                "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as "
+                "the original seed."
+            )
+        self.generator.manual_seed(seed)
+
+    def check_same_device(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], host: list[torch.Tensor]) -> None:
+        """Refuses host tensors among device tensors, as the op's own device check or TensorIterator's does."""
+        if op.cpu_scalars:
+            written = op.written(args, kwargs)
+            if all(h.dim() == 0 and not any(h is w for w in written) for h in host):
+                return
+            raise RuntimeError("Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!")
+        first = host[0]
+        name = "tensors"
+        for argument, value in zip(op.func._schema.arguments, args, strict=False):
+            if value is first:
+                name = argument.name
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but got {name} is on cpu, different from other tensors on "
+            f"cuda:0 (when checking argument in method wrapper_CUDA_{op.func._overloadname.replace('default', '')}_"
+            f"{op.func._schema.name.split('::')[1]})"
+        )
+
+
+def any_sim(values: Any) -> bool:
+    for value in values:
+        if is_sim(value) or (isinstance(value, (list, tuple)) and any_sim(value)):
+            return True
+    return False
+
+
+__all__ = ["CudaError", "Runtime", "SimGenerator", "active", "any_sim", "current", "no_modes"]

@@ -1,0 +1,103 @@
+"""Tensors that say they are on `cuda:0`, and host memory that says it is pinned.
+
+A simulated device tensor is a CPU tensor whose class is `SimTensor`. PyTorch's C++ sees a CPU tensor and takes the code
+path that it takes for a CUDA tensor in all that matters here (a scalar stored to a 0-dim view is `copy_` from a 0-dim CPU
+tensor, a scalar stored to a slice is `fill_`), while Python sees `device == cuda:0`. Pinned memory is known by its storage,
+as CUDA knows it by its address, so every view of a pinned buffer is pinned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+CUDA = torch.device("cuda", 0)
+CPU = torch.device("cpu")
+_TYPE_NAMES = {
+    torch.float32: "Float",
+    torch.float64: "Double",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.uint8: "Byte",
+    torch.int8: "Char",
+    torch.int16: "Short",
+    torch.int32: "Int",
+    torch.int64: "Long",
+    torch.bool: "Bool",
+}
+
+
+class SimTensor(torch.Tensor):
+    """A CPU tensor that says it is on `cuda:0`. Made by tagging (`tag`), never constructed."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    device = property(lambda self: CUDA)
+    is_cuda = property(lambda self: True)
+    is_cpu = property(lambda self: False)
+
+    def record_stream(self, stream: Any) -> None:
+        return None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # Pickling reads the values, as `.cpu()` does; what comes back out of a pickle is a host tensor.
+        return torch.Tensor.cpu(self).__reduce_ex__(protocol)
+
+
+class SimParameter(SimTensor, torch.nn.Parameter):
+    """`nn.Parameter` on the simulated device."""
+
+
+def is_sim(value: object) -> bool:
+    return isinstance(value, SimTensor)
+
+
+def tag(tensor: torch.Tensor) -> torch.Tensor:
+    """Marks `tensor` (and nothing that shares its memory) as being on the device; returns it."""
+    if type(tensor) is torch.Tensor:
+        tensor.__class__ = SimTensor
+    elif type(tensor) is torch.nn.Parameter:
+        tensor.__class__ = SimParameter
+    return tensor
+
+
+def tag_all(result: Any) -> Any:
+    """Tags every tensor of an op's result: a tensor, or a list or tuple of tensors."""
+    if type(result) is torch.Tensor:
+        result.__class__ = SimTensor
+    elif isinstance(result, (list, tuple)):
+        for item in result:
+            if type(item) is torch.Tensor:
+                item.__class__ = SimTensor
+    return result
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """The address of the storage object: the same for every view of one allocation."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def type_name(tensor: torch.Tensor) -> str:
+    """What `Tensor.type()` prints for a CUDA tensor."""
+    return f"torch.cuda.{_TYPE_NAMES.get(tensor.dtype, 'Float')}Tensor"
+
+
+class PinnedMemory:
+    """Which host storages are page-locked. A weak reference a storage, so a dead one never lends its address's status."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, StorageWeakRef] = {}
+        self._sweep_at = 1024
+
+    def add(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        self._storages[storage._cdata] = StorageWeakRef(storage)
+        if len(self._storages) > self._sweep_at:
+            self._storages = {key: ref for key, ref in self._storages.items() if not ref.expired()}
+            self._sweep_at = max(1024, 2 * len(self._storages))
+        return tensor
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        ref = self._storages.get(storage_id(tensor))
+        return ref is not None and not ref.expired()

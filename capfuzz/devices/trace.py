@@ -1,0 +1,115 @@
+"""The op trace: which user line launched which op, the same code on every device.
+
+A location is kept as (code object, line number), which costs two attribute reads an op; the file is opened only for a
+location that is reported.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import os
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from types import CodeType, FrameType, TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+_TORCH_DIR = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_DIFFERENTIAL = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "differential") + os.sep
+_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+_SITE = os.path.join(_STDLIB, "site-packages")
+_internal: dict[CodeType, bool] = {}
+
+
+class Location(NamedTuple):
+    """Where user code launched an op."""
+
+    code: CodeType
+    line: int
+
+    @property
+    def file(self) -> str:
+        return self.code.co_filename
+
+    @property
+    def function(self) -> str:
+        return self.code.co_name
+
+    @property
+    def text(self) -> str:
+        return linecache.getline(self.code.co_filename, self.line).strip()
+
+
+def _is_internal(code: CodeType) -> bool:
+    known = _internal.get(code)
+    if known is None:
+        name = code.co_filename
+        stdlib = name.startswith(_STDLIB) and not name.startswith(_SITE)
+        known = stdlib or name.startswith((_TORCH_DIR, _HERE, _DIFFERENTIAL, "<frozen"))
+        _internal[code] = known
+    return known
+
+
+def here(depth: int = 1) -> Location | None:
+    """The innermost frame that is user code: neither PyTorch's, the standard library's nor the device's own."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        if not _is_internal(frame.f_code):
+            return Location(frame.f_code, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+def caller(code: CodeType, depth: int = 1) -> Location | None:
+    """Where the innermost running call of `code` is: the line of the implementation below which an op was launched."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        if frame.f_code is code:
+            return Location(code, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+def code_of(function: Callable[..., Any]) -> CodeType | None:
+    """The code of a function, of what `functools.partial` or a decorator wraps, or of an object's `__call__`."""
+    while isinstance(function, partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None) or getattr(getattr(type(function), "__call__", None), "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def blamed(error: BaseException) -> Location | None:
+    """The innermost user line of an exception's traceback."""
+    found: Location | None = None
+    tb: TracebackType | None = error.__traceback__
+    while tb is not None:
+        if not _is_internal(tb.tb_frame.f_code):
+            found = Location(tb.tb_frame.f_code, tb.tb_lineno)
+        tb = tb.tb_next
+    return found
+
+
+@dataclass(slots=True)
+class OpRecord:
+    """One op that was launched: its name, the user's line, and the values that it left behind.
+
+    `kind` is `kernel` (recorded in the graph), `alloc` (memory only), `view` (neither), `copy` (between host and device).
+    `storages` are the ids of the storages that it wrote, made or looked at; `values` are host copies of what it wrote, empty unless asked for. `outer` is
+    the line of the implementation itself below which the op was launched, where that was asked for.
+    """
+
+    op: str
+    location: Location | None
+    kind: str = "kernel"
+    storages: tuple[int, ...] = ()
+    values: list[np.ndarray] = field(default_factory=list)
+    baked: bool = False
+    outer: Location | None = None
