@@ -1,0 +1,120 @@
+"""Names the cause of a divergence from what the replays left, in the order that separates one cause from the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from capfuzz.devices import poison
+from capfuzz.devices.layout import Space
+from capfuzz.differential.observe import Leaf, Observed, same_values
+from capfuzz.differential.verdict import Cause, Mismatch
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One replay: which step's inputs it had (0: the captured ones), and what it left."""
+
+    step: int
+    seen: Observed
+
+
+def describe_step(step: int) -> str:
+    return "captured inputs" if step == 0 else f"changed inputs {step}"
+
+
+def first_mismatch(
+    expected: Observed, actual: Observed, where: str, names: tuple[str, str], captured: Observed | None = None
+) -> Mismatch | None:
+    """The first observable that differs, outputs before buffers; None when all agree."""
+    if expected.outputs.keys() != actual.outputs.keys():
+        return Mismatch(where, "output", *names, _paths(expected), _paths(actual), note=Cause.STRUCTURE.value)
+    for path, left in expected.outputs.items():
+        right = actual.outputs[path]
+        if left.dtype != right.dtype or left.on_device != right.on_device:
+            return Mismatch(where, path, *names, _kind(left), _kind(right), note=Cause.DTYPE.value)
+        if left.array.shape != right.array.shape:
+            return Mismatch(where, path, *names, left.array, right.array, note=Cause.SHAPE.value)
+        if not same_values(left.array, right.array):
+            stale = captured.outputs.get(path) if captured is not None else None
+            return Mismatch(where, path, *names, left.array, right.array, stale.array if stale else None)
+    for name, base in expected.buffers.items():
+        if not same_values(base, actual.buffers[name]):
+            return Mismatch(where, f"buffer {name}", *names, base, actual.buffers[name])
+    return None
+
+
+def _paths(seen: Observed) -> str:
+    return ", ".join(seen.outputs) or "nothing"
+
+
+def _kind(leaf: Leaf) -> str:
+    return f"{leaf.dtype} on {'the device' if leaf.on_device else 'the host'}"
+
+
+def cause_of(eager: Sequence[Observed], replays: Sequence[Replayed], spaces: Mapping[str, Space], mismatch: Mismatch) -> Cause:
+    """The cause of a divergence whose first difference is `mismatch`.
+
+    Shape and dtype speak for themselves. An element that holds poison was not written. A replay that differs from an earlier
+    replay of the same inputs is not idempotent. A replay of changed inputs that repeats what the captured inputs gave is stale.
+    """
+    if mismatch.note:
+        return Cause(mismatch.note)
+    if _unwritten(eager, replays):
+        return Cause.UNWRITTEN_OUTPUT
+    if _not_idempotent(replays):
+        return Cause.NOT_IDEMPOTENT
+    if mismatch.path.startswith("buffer "):
+        name = mismatch.path.removeprefix("buffer ")
+        return Cause.VALUES if spaces[name] is Space.DEVICE else Cause.HOST_STATE
+    if _stale(eager, replays, mismatch.path):
+        return Cause.STALE_HOST_VALUE
+    return Cause.VALUES
+
+
+def _unwritten(eager: Sequence[Observed], replays: Sequence[Replayed]) -> bool:
+    for replay in replays:
+        expected = eager[replay.step]
+        for path, leaf in expected.outputs.items():
+            got = replay.seen.outputs[path]
+            if got.array.shape != leaf.array.shape or same_values(leaf.array, got.array):
+                continue
+            dtype = getattr(torch, leaf.dtype.removeprefix("torch."), None)
+            if not isinstance(dtype, torch.dtype) or dtype is torch.bool or leaf.array.dtype.kind not in "iuf":
+                continue
+            differs = leaf.array != got.array
+            ours, theirs = poison.value(dtype, poison.EAGER), poison.value(dtype, poison.CAPTURE)
+            if ours is None or theirs is None:
+                continue
+            host_ours, host_theirs = (np.asarray(v).astype(leaf.array.dtype) for v in (ours, theirs))
+            if bool((differs & ((leaf.array == host_ours) | (got.array == host_theirs))).any()):
+                return True
+    return False
+
+
+def _not_idempotent(replays: Sequence[Replayed]) -> bool:
+    first: dict[int, Observed] = {}
+    for replay in replays:
+        earlier = first.setdefault(replay.step, replay.seen)
+        if earlier is not replay.seen and first_mismatch(earlier, replay.seen, "", ("", "")) is not None:
+            return True
+    return False
+
+
+def _stale(eager: Sequence[Observed], replays: Sequence[Replayed], path: str) -> bool:
+    """Every replay whose inputs changed the answer gave the captured inputs' answer where it went wrong."""
+    captured = eager[0].outputs[path].array
+    wrong = False
+    for replay in replays:
+        expected, got = eager[replay.step].outputs[path].array, replay.seen.outputs[path].array
+        if expected.shape != got.shape or got.shape != captured.shape:
+            return False
+        differs = expected != got
+        if bool(differs.any()):
+            wrong = True
+            if not bool((got[differs] == captured[differs]).all()):
+                return False
+    return wrong
