@@ -1,0 +1,86 @@
+"""What a target is: one op under test, with its axes, how inputs are built, its NumPy reference and its known faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis.strategies import SearchStrategy
+
+from capfuzz.differential import Feed, Implementation, Reference, Verdict
+from capfuzz.targets.axes import FixedAxis, RowsAxis, StepAxis, validate
+from capfuzz.targets.case import Case
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A known-faulty implementation: the verdict and cause that it must get, and where the fault was seen."""
+
+    name: str
+    function: Implementation
+    verdict: Verdict
+    cause: str | None
+    source: str
+
+    @property
+    def summary(self) -> str:
+        return (self.function.__doc__ or "").strip().splitlines()[0]
+
+    @property
+    def label(self) -> str:
+        return f"{self.verdict.value}:{self.cause}" if self.cause else self.verdict.value
+
+
+@dataclass(frozen=True)
+class Target:
+    """One metadata or fold op under test.
+
+    `fixed` axes have one value a case, `stepped` axes one a step. `feeds` turns a valid case into the arguments of each step;
+    `reference` computes the answer with NumPy, in another way than the op.
+    """
+
+    name: str
+    summary: str
+    implementation: Implementation
+    reference: Reference
+    fixed: tuple[FixedAxis, ...]
+    stepped: tuple[StepAxis, ...]
+    strategy: Callable[[], SearchStrategy[Case]]
+    build: Callable[[Case], Sequence[Feed]]
+    variants: dict[str, Variant] = field(default_factory=dict)
+
+    def feeds(self, case: Case) -> Sequence[Feed]:
+        """The arguments of every step. Raises `InvalidCaseError` for a case that this target does not accept."""
+        validate(case, self.fixed, self.stepped)
+        return self.build(case)
+
+    def batch(self, case: Case) -> int:
+        for axis in self.stepped:
+            if isinstance(axis, RowsAxis):
+                rows = case.steps[0][axis.name]
+                return len(rows) if isinstance(rows, list) else 0
+        return 0
+
+    def variant(
+        self, verdict: Verdict, cause: str | None = None, source: str = ""
+    ) -> Callable[[Implementation], Implementation]:
+        """Registers a faulty variant under its function's name."""
+
+        def register(function: Implementation) -> Implementation:
+            name: str = getattr(function, "__name__", "variant")
+            if name in self.variants:
+                raise ValueError(f"target {self.name} has two variants named {name}")
+            self.variants[name] = Variant(name, function, verdict, cause, source)
+            return function
+
+        return register
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The implementation that a run or an entry is about: `shipped`, `variant:NAME` or `user:module:function`."""
+
+    target: Target
+    label: str
+    function: Callable[..., Any]
