@@ -1,0 +1,151 @@
+"""The schema of a corpus entry, and strict reading of one.
+
+An entry names registered targets and variants, never code to import. Every defect of a file (not JSON, too large, an unknown
+field, a wrong type, a value out of range, an unknown target) is one `CorpusError` that names the file and the field.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from capfuzz.devices import Rule
+from capfuzz.differential import Cause, Verdict
+from capfuzz.findings import Finding, SourceLine
+from capfuzz.targets import Case, InvalidCaseError, Target, UnknownNameError, get_target
+from capfuzz.version import VERSION
+
+SCHEMA_VERSION = 1
+MAX_BYTES = 4 << 20  # an entry is a minimal case; one of this size is not an entry
+
+
+class CorpusError(ValueError):
+    """A corpus file that cannot be used: which file, which field, what is wrong."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path = path
+        self.why = why
+
+
+class Expect(str, Enum):
+    """What replay must show: a known-faulty variant's fault, agreement of mended code, or a fault known and open."""
+
+    FAULT = "fault"
+    EQUIVALENT = "equivalent"
+    OPEN = "open"
+
+
+class Found(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the finding came from."""
+
+    capfuzz: str
+    torch: str
+    device: str
+    engine: str
+    seed: int | None = None
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One finding on disk."""
+
+    schema: int
+    target: str
+    implementation: str
+    expect: Expect
+    verdict: Verdict
+    cause: str | None
+    message: str
+    blame: SourceLine | None
+    case: Case
+    axes: dict[str, str]
+    found: Found
+    issue: str | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.verdict.value}:{self.cause}" if self.cause else self.verdict.value
+
+
+def from_finding(finding: Finding) -> Entry:
+    """The entry of a finding. What a known-faulty variant shows must stay so; anybody's own fault is to be mended."""
+    known = finding.implementation.startswith("variant:")
+    return Entry(
+        schema=SCHEMA_VERSION,
+        target=finding.target,
+        implementation=finding.implementation,
+        expect=Expect.FAULT if known else Expect.EQUIVALENT,
+        verdict=finding.outcome.verdict,
+        cause=finding.outcome.cause,
+        message=finding.outcome.message,
+        blame=finding.blame,
+        case=finding.case,
+        axes=finding.axes,
+        found=Found(VERSION, str(torch.__version__), finding.device, finding.engine, finding.seed),
+    )
+
+
+def load(path: Path) -> Entry:
+    """Reads and checks one entry. Raises `CorpusError`."""
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise CorpusError(path, f"is {size} bytes; an entry has at most {MAX_BYTES}")
+        data = path.read_bytes()
+    except OSError as error:
+        raise CorpusError(path, f"cannot be read: {error.strerror or error}") from error
+    try:
+        raw = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CorpusError(path, f"is not JSON: {error}") from error
+    return _checked(path, raw)
+
+
+def _checked(path: Path, raw: Any) -> Entry:
+    if not isinstance(raw, dict):
+        raise CorpusError(path, "field $: an entry is a JSON object")
+    version = raw.get("schema")
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise CorpusError(path, "field $.schema: must be the schema version, an integer")
+    if not 1 <= version <= SCHEMA_VERSION:
+        raise CorpusError(path, f"field $.schema: version {version} is not known; this capfuzz reads 1 to {SCHEMA_VERSION}")
+    try:
+        entry = msgspec.convert(raw, Entry)
+    except msgspec.ValidationError as error:
+        raise CorpusError(path, f"field {_field(str(error))}") from error
+    try:
+        target = get_target(entry.target)
+    except UnknownNameError as error:
+        raise CorpusError(path, f"field $.target: {error}") from error
+    _check_names(path, entry, target)
+    try:
+        target.feeds(entry.case)
+    except InvalidCaseError as error:
+        raise CorpusError(path, f"field $.{error}") from error
+    return entry
+
+
+def _check_names(path: Path, entry: Entry, target: Target) -> None:
+    kind, _, name = entry.implementation.partition(":")
+    if kind == "variant" and name not in target.variants:
+        known = ", ".join(target.variants)
+        raise CorpusError(path, f"field $.implementation: {target.name} has no variant {name!r}; there are: {known}")
+    if kind not in ("shipped", "variant", "user") or (kind == "shipped") == bool(name):
+        raise CorpusError(
+            path, f"field $.implementation: must be shipped, variant:NAME or user:MODULE:FUNCTION, is {entry.implementation!r}"
+        )
+    if entry.verdict is Verdict.EQUIVALENT:
+        raise CorpusError(path, "field $.verdict: an entry records a fault; equivalent is not one")
+    causes = {Verdict.CAPTURE_ERROR: [r.value for r in Rule], Verdict.DIVERGENCE: [c.value for c in Cause]}.get(entry.verdict)
+    if causes is not None and entry.cause not in causes:
+        raise CorpusError(path, f"field $.cause: must be one of {', '.join(causes)}, is {entry.cause!r}")
+
+
+def _field(message: str) -> str:
+    """msgspec says `Expected `int`, got `str` - at `$.case.steps[0]``; put the field first."""
+    what, separator, where = message.rpartition(" - at `")
+    return f"{where.rstrip('`')}: {what}" if separator else f"$: {message}"

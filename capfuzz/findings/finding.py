@@ -1,0 +1,80 @@
+"""What a finding is, and when two findings are the same fault."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+import msgspec
+
+from capfuzz.devices.trace import Location
+from capfuzz.differential import Outcome
+from capfuzz.targets.case import Case
+
+
+class SourceLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The guilty line: a path without a machine's directories, and the op that the line lowered to."""
+
+    file: str
+    line: int
+    function: str
+    text: str
+    op: str | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault of one implementation, minimised."""
+
+    target: str
+    implementation: str
+    case: Case
+    outcome: Outcome
+    signature: str
+    seed: int | None
+    device: str
+    engine: str
+    checks: int = 0
+    axes: dict[str, str] = field(default_factory=dict)
+    flaky: bool = False
+
+    @property
+    def blame(self) -> SourceLine | None:
+        return source_line(self.outcome)
+
+
+def source_line(outcome: Outcome) -> SourceLine | None:
+    """The blamed line of an outcome, or None where no line could be blamed."""
+    location = outcome.blame.location
+    if location is None:
+        return None
+    return SourceLine(portable_path(location), location.line, location.function, location.text, outcome.blame.op)
+
+
+def portable_path(location: Location) -> str:
+    """The file as a reader of the entry knows it: below the working directory, else as its module is imported."""
+    path = os.path.abspath(location.file)
+    here = os.getcwd() + os.sep
+    if path.startswith(here) and "site-packages" not in path:
+        return PurePath(path[len(here) :]).as_posix()
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "__file__", None) == location.file and name != "__main__":
+            package = name.replace(".", "/")
+            return f"{package}/__init__.py" if os.path.basename(path) == "__init__.py" else f"{package}.py"
+    return os.path.basename(path)
+
+
+def signature(target: str, outcome: Outcome) -> str:
+    """The name of a fault: target, verdict and cause, the blamed line's text without its spacing, and the op.
+
+    The same fault has the same signature on another day, with another seed, engine or device, and after its line has moved.
+    """
+    line = source_line(outcome)
+    text = re.sub(r"\s+", " ", line.text).strip() if line else ""
+    op = (outcome.blame.op or "").split(".")[0]
+    digest = hashlib.sha256("\x00".join((target, outcome.label, text, op)).encode()).hexdigest()[:8]
+    return f"{outcome.label.replace(':', '-')}-{digest}"
