@@ -1,0 +1,5 @@
+"""`python -m capfuzz`"""
+
+from capfuzz.cli.main import main
+
+main()

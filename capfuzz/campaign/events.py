@@ -1,0 +1,56 @@
+"""What a campaign says while it runs. Handlers print, count or write reports; no output code lives in the engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from capfuzz.findings import Finding
+
+
+@dataclass(frozen=True)
+class Started:
+    target: str
+    implementation: str
+    device: str
+    engine: str
+    seed: int | None
+    max_examples: int | None
+    max_time: float | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    cases: int
+    seconds: float
+    findings: int
+
+
+@dataclass(frozen=True)
+class Minimising:
+    label: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """A finding. `path` is its entry, None when nothing is saved; `is_new` is False when the corpus had it already."""
+
+    finding: Finding
+    path: Path | None
+    is_new: bool
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Finished:
+    cases: int
+    seconds: float
+    findings: int
+    coverage: dict[str, list[int | str]] = field(default_factory=dict)
+    exhausted: bool = False
+    interrupted: bool = False
+
+
+Event = Started | Progress | Minimising | Found | Finished
+Handler = Callable[[Event], None]

@@ -1,0 +1,74 @@
+"""`capfuzz replay [ENTRY...]`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from capfuzz import corpus as corpora
+from capfuzz.campaign.subjects import ImplementationError, import_function
+from capfuzz.cli import options
+from capfuzz.cli.console import console
+from capfuzz.cli.errors import BadInputError
+from capfuzz.cli.exit_code import ExitCode
+from capfuzz.cli.text import entry_text
+from capfuzz.corpus.replay import Status, subject_of
+from capfuzz.devices import open_device
+
+
+@click.command()
+@click.argument("entries", metavar="[ENTRY...]", nargs=-1, type=click.Path(path_type=Path))
+@options.impl_option
+@options.device_option
+@click.option("-q", "--quiet", is_flag=True, help="One line an entry, no details.")
+def replay(entries: tuple[Path, ...], impl: str | None, device: str, quiet: bool) -> int:
+    """Run corpus entries (files or directories; default: corpus) and say of each what it shows now.
+
+    FAILED: the recorded fault is still there. FIXED: the implementation is equivalent. CHANGED: another fault. ERROR: the file
+    cannot be used. The exit status is 1 if any entry is FAILED or CHANGED, else 2 if any is ERROR, else 0. With --impl every
+    entry runs on your own function.
+    """
+    paths = corpora.find_entries(_given(entries))
+    own = None
+    if impl is not None:
+        try:
+            own = import_function(impl)
+        except ImplementationError as error:
+            raise BadInputError(str(error)) from error
+    out = console()
+    counts = dict.fromkeys([*(status.value for status in Status), "ERROR"], 0)
+    with open_device(options.device_name(device)) as opened:
+        for path in paths:
+            try:
+                entry = corpora.load(path)
+            except corpora.CorpusError as error:
+                counts["ERROR"] += 1
+                out.print(f"ERROR    {error}", style="red")
+                continue
+            subject = subject_of(entry, own, f"user:{impl}")
+            result = corpora.replay(opened, entry, subject)
+            counts[result.status.value] += 1
+            recorded = f" (recorded: {entry.label})" if result.status is Status.CHANGED else ""
+            out.print(f"{result.status.value:<8} {path}  {result.outcome.label}{recorded}")
+            if own is None and entry.implementation.startswith("user:"):
+                spec = entry.implementation.removeprefix("user:")
+                out.print(f"         found on {spec}, run here on the shipped implementation; --impl {spec} runs it on yours")
+            if result.outcome.is_fault and not quiet:
+                out.print(entry_text(entry, subject.target, result.outcome))
+                out.print()
+    out.print(f"{len(paths)} entries: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count))
+    if counts["FAILED"] or counts["CHANGED"]:
+        return ExitCode.FINDINGS
+    return ExitCode.USAGE if counts["ERROR"] else ExitCode.OK
+
+
+def _given(entries: tuple[Path, ...]) -> list[Path]:
+    if entries:
+        for path in entries:
+            if not path.exists():
+                raise BadInputError(f"{path}: no such file or directory")
+        return list(entries)
+    if not options.DEFAULT_CORPUS.is_dir():
+        raise BadInputError("there is no corpus directory here; name entries or a directory, or run `capfuzz run` first")
+    return [options.DEFAULT_CORPUS]
