@@ -99,9 +99,8 @@ def main() -> None:
     print(f"versions     Python {platform.python_version()}, torch {torch.__version__}, one thread")
     print(f"target       {target.name}, {count} cases, seed {options.seed}, on sim")
     print(f"whole cases  {count / (drawing + untimed):.0f} a second with generation, {count / untimed:.0f} without")
-    print(
-        f"one case     {1e6 * statistics.median(whole):.0f} us median, {1e6 * statistics.median(small):.0f} us median at batch <= 16"
-    )
+    medians = [1e6 * statistics.median(seconds) for seconds in (whole, small)]
+    print(f"one case     {medians[0]:.0f} us median, {medians[1]:.0f} us median at batch <= 16")
     print("where the time goes, us a case (with the stopwatch's own cost)")
     print(f"  {'generate':<12}{1e6 * drawing / count:8.1f}")
     for name, seconds in watch.seconds.items():

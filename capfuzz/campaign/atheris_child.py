@@ -25,7 +25,6 @@ from capfuzz.targets import Case, Subject
 MAX_BYTES = 256
 FIRST_INPUTS = 64
 REPORT_SECONDS = 0.25
-EXHAUSTED_MARGIN = 1.0
 
 
 class Reporter:
@@ -83,11 +82,11 @@ def main(spec: dict[str, Any]) -> None:
 
         test: Any = property_of(target.strategy(), body, UNLIMITED, spec["seed"])
         fuzz_one_input = test.hypothesis.fuzz_one_input
-        deadline = None if spec["max_time"] is None else time.monotonic() + spec["max_time"]
+        deadline = spec["deadline"]
         limit = spec["max_examples"]
 
         def one_input(data: bytes) -> None:
-            spent = deadline is not None and time.monotonic() >= deadline
+            spent = deadline is not None and time.time() >= deadline
             if spent or (limit is not None and reporter.cases >= limit):
                 reporter.flush()
                 os._exit(0)  # atheris would do the same, at a moment of its own choosing

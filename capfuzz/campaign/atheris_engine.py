@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -51,7 +52,7 @@ def run(campaign: Campaign) -> None:
         "implementation": subject.label,
         "device": campaign.device.name,
         "seed": campaign.seed,
-        "max_time": campaign.budget.max_time,
+        "deadline": None if campaign.budget.max_time is None else time.time() + campaign.budget.max_time - campaign.seconds,
         "max_examples": campaign.budget.max_examples,
         "corpus": str(directory),
         "pipe": writer,

@@ -82,7 +82,7 @@ def code_of(function: Callable[..., Any]) -> CodeType | None:
     while isinstance(function, partial):
         function = function.func
     function = inspect.unwrap(function)
-    code = getattr(function, "__code__", None) or getattr(getattr(type(function), "__call__", None), "__code__", None)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     return code if isinstance(code, CodeType) else None
 
 
@@ -102,8 +102,9 @@ class OpRecord:
     """One op that was launched: its name, the user's line, and the values that it left behind.
 
     `kind` is `kernel` (recorded in the graph), `alloc` (memory only), `view` (neither), `copy` (between host and device).
-    `storages` are the ids of the storages that it wrote, made or looked at; `values` are host copies of what it wrote, empty unless asked for. `outer` is
-    the line of the implementation itself below which the op was launched, where that was asked for.
+    `storages` are the ids of the storages that it wrote, made or looked at; `values` are host copies of what
+    it wrote, empty unless asked for. `outer` is the line of the implementation itself below which the op was launched,
+    where that was asked for.
     """
 
     op: str

@@ -6,7 +6,7 @@ the reviewer who asks why thirty combinations were run where one proves the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from capfuzz.findings.minimise import StillFails
 from capfuzz.targets.axes import ChoiceAxis, IntAxis, RowsAxis
@@ -34,15 +34,18 @@ def axes_that_matter(target: Target, case: Case, still_fails: StillFails) -> dic
 def _verdict(still_fails: StillFails, cases: Iterator[tuple[str, Case]], target: Target) -> str:
     failing: list[str] = []
     passing: list[str] = []
+    illegal: list[str] = []
     for name, case in cases:
         try:
             target.feeds(case)
         except InvalidCaseError:
+            illegal.append(name)
             continue
         (failing if still_fails(case) else passing).append(name)
+    beside = f"; {', '.join(illegal)} not legal with this case" if illegal else ""
     if not passing:
-        return f"any (tried {', '.join(failing)})"
-    return f"only {', '.join(failing) or 'the value of the case'} (not {', '.join(passing)})"
+        return f"any (tried {', '.join(failing)}{beside})"
+    return f"only {', '.join(failing) or 'the value of the case'} (not {', '.join(passing)}{beside})"
 
 
 def _resized(target: Target, case: Case, size: int) -> Case:
@@ -58,6 +61,3 @@ def _resized(target: Target, case: Case, size: int) -> Case:
             resized[name] = (rows + [filler] * size)[:size]
         steps.append(resized)
     return case.with_steps(steps)
-
-
-Varied = Callable[[Case], bool]
