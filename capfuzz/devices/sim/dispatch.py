@@ -24,4 +24,6 @@ class SimDispatchMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         op = _ops.get(func) or lookup(func)
+        if not op.is_plain:
+            self.runtime.met_a_rule = True
         return op.run(self.runtime, op, args, kwargs or {})

@@ -51,6 +51,7 @@ class Op:
         "has_device",
         "is_composite",
         "is_empty",
+        "is_plain",
         "is_view",
         "mutated",
         "mutated_kw",
@@ -62,6 +63,8 @@ class Op:
     )
 
     def __init__(self, func: OpOverload) -> None:
+        from capfuzz.devices.sim import kernels, rules  # noqa: F401  (importing `rules` registers them)
+
         schema = func._schema
         packet = schema.name.split("::")[1]
         self.func = func
@@ -79,13 +82,14 @@ class Op:
         self.is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
         self.out_variant = None if self.mutated or self.seeded else _find_out_variant(func)
         self.run = self._choose(schema.name, func._overloadname)
+        self.is_plain = self.run in (kernels.run_kernel, kernels.run_view) and not self.seeded and not self.is_empty
 
     def _choose(self, name: str, overload: str) -> Handler:
-        from capfuzz.devices.sim import kernels, rules  # noqa: F401  (importing `rules` registers them)
-
         handler = _rules.get(f"{name}.{overload}") or _rules.get(name)
         if handler is not None:
             return handler
+        from capfuzz.devices.sim import kernels
+
         if self.is_composite:
             return kernels.run_composite
         if self.has_device:

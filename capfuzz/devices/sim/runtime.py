@@ -68,6 +68,8 @@ class Runtime:
         # The Python-level call under way: its arguments, and the device it names (None: it names none).
         self.call: tuple[Any, ...] | None = None
         self.names_device: bool | None = None
+        # Set by every op that is not a plain kernel or view: see `shortcuts`.
+        self.met_a_rule = False
 
     def install(self) -> Runtime | None:
         """Makes this the thread's machine; returns the one that was."""

@@ -14,6 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from capfuzz.devices.errors import invalid_device
+from capfuzz.devices.sim import shortcuts
 from capfuzz.devices.sim.rules.copies import copy_to
 from capfuzz.devices.sim.rules.synchronising import copy_to_host, read_on_host
 from capfuzz.devices.sim.runtime import Runtime, any_sim
@@ -65,6 +66,14 @@ class SimFunctionMode(TorchFunctionMode):
         if handler is not None:
             return handler(runtime, func, args, kwargs or {})
         outer = runtime.call, runtime.names_device
+        if runtime.capture is None and runtime.tracer is None and not runtime.stream.index:
+            key = shortcuts.key_of(func, args, kwargs)
+            if key is not None:
+                runtime.call, runtime.names_device = args, None
+                try:
+                    return shortcuts.run(runtime, key, func, args, kwargs)
+                finally:
+                    runtime.call, runtime.names_device = outer
         runtime.call = args
         runtime.names_device = None
         try:
