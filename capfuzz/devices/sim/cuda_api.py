@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +27,7 @@ _REAL_GRAPH = torch.cuda.graph
 _REAL_STREAM = torch.cuda.Stream
 _REAL_EVENT = torch.cuda.Event
 _REAL_CUDA_GRAPH = torch.cuda.CUDAGraph
+_REAL_DEFAULT_GENERATORS = torch.cuda.default_generators
 
 
 def _check_index(device: Any) -> None:
@@ -237,6 +238,20 @@ def _class_for_this_thread(simulated: type, original: type) -> type:
     return Chooser(simulated.__name__, (), {"__doc__": simulated.__doc__, "__module__": original.__module__})
 
 
+class _DefaultGenerators(Sequence[torch.Generator]):
+    """`torch.cuda.default_generators`."""
+
+    def _generators(self) -> tuple[torch.Generator, ...]:
+        runtime = active()
+        return _REAL_DEFAULT_GENERATORS if runtime is None else (runtime.generator,)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._generators()[index]
+
+    def __len__(self) -> int:
+        return len(self._generators())
+
+
 class CudaApi:
     """The replaced names; installed once however many contexts are open."""
 
@@ -260,6 +275,7 @@ class CudaApi:
             self._replace(torch.cuda.graphs, "CUDAGraph", torch.cuda.CUDAGraph)
             self._replace(torch.cuda.graphs, "graph_pool_handle", torch.cuda.graph_pool_handle)
             self._replace(torch.cuda.graphs, "is_current_stream_capturing", torch.cuda.is_current_stream_capturing)
+            self._replace(torch.cuda, "default_generators", _DefaultGenerators())
             self._replace(torch, "Generator", Generator)
             original = getattr(torch._C, "_host_emptyCache", None)
             self._replace(torch._C, "_host_emptyCache", _for_this_thread(_constant(None), original))

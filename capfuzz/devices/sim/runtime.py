@@ -42,6 +42,19 @@ class SimGenerator(torch.Generator):
     device = property(lambda self: CUDA)
     _cdata: int
 
+    def clone_state(self) -> SimGenerator:
+        """A generator in the same state, for `graphsafe_set_state`."""
+        twin = current().new_generator()
+        twin.set_state(self.get_state())
+        return twin
+
+    def graphsafe_set_state(self, state: torch.Generator) -> SimGenerator:
+        """Takes over another generator's state. On hardware this shares it; here it is copied."""
+        self.set_state(state.get_state())
+        return self
+
+    graphsafe_get_state = clone_state
+
 
 @contextmanager
 def no_modes() -> Iterator[None]:

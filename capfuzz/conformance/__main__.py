@@ -1,0 +1,61 @@
+"""`python -m capfuzz.conformance record --out FILE | compare [FILE...] | show NAME`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from capfuzz.conformance import comparison, known, recording, records
+from capfuzz.conformance.suite import suite
+
+
+@click.group()
+def main() -> None:
+    """The conformance suite of the simulated device."""
+
+
+@main.command()
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="the record to write")
+def record(out: Path) -> None:
+    """Measure every idiom on this machine's GPU."""
+    try:
+        made = recording.record()
+    except RuntimeError as error:
+        raise click.ClickException(str(error)) from None
+    records.write(made, out)
+    click.echo(f"{len(made.idioms)} idioms on {made.device}, torch {made.torch}: {out}")
+
+
+@main.command(hidden=True)
+@click.argument("names", nargs=-1)
+def measure(names: tuple[str, ...]) -> None:
+    """The child of `record`."""
+    recording.measure_here(list(names))
+
+
+@main.command()
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def compare(files: tuple[Path, ...]) -> None:
+    """Run every idiom on the simulated device and compare with the records (those shipped, or FILES)."""
+    failed = False
+    for made in [records.read(file) for file in files] or records.shipped():
+        compared = comparison.compare(made)
+        for item in compared:
+            if item.agreement in ("disagree", "not modelled"):
+                click.echo(f"{item.agreement}: {item.idiom.name}")
+                click.echo(f"  {made.device}: {item.recorded}\n  sim: {item.simulated}")
+            elif item.agreement == "known":
+                click.echo(f"known: {item.idiom.name}: {known.KNOWN[item.idiom.name]}")
+        click.echo(f"\nsimulated device against {made.device}, torch {made.torch}, recorded {made.date}")
+        click.echo(comparison.table(compared))
+        unmeasured = [name for name in suite() if name not in made.idioms]
+        if unmeasured:
+            click.echo(f"not in this record: {', '.join(unmeasured)}")
+        failed = failed or any(item.agreement == "disagree" for item in compared)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

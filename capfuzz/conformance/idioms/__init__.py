@@ -1,0 +1,1 @@
+"""The idioms, one family a module."""

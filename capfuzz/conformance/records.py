@@ -1,0 +1,41 @@
+"""Records: what a GPU did with each idiom, as data, with the device, the versions and the date."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+
+from capfuzz.conformance.protocol import Measurement
+
+
+class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One idiom's measurement, with the code that was measured."""
+
+    source: str
+    measurement: Measurement
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One run of the suite on one machine."""
+
+    device: str
+    torch: str
+    date: str
+    idioms: dict[str, Recorded]
+
+
+def read(path: Path) -> Record:
+    return msgspec.json.decode(path.read_bytes(), type=Record)
+
+
+def shipped() -> list[Record]:
+    """The records that come with the package, by file name."""
+    folder = resources.files("capfuzz.conformance") / "records"
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".json")), key=lambda file: file.name)
+    return [msgspec.json.decode(file.read_bytes(), type=Record) for file in files]
+
+
+def write(record: Record, path: Path) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
