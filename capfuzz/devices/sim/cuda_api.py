@@ -27,7 +27,6 @@ _REAL_GRAPH = torch.cuda.graph
 _REAL_STREAM = torch.cuda.Stream
 _REAL_EVENT = torch.cuda.Event
 _REAL_CUDA_GRAPH = torch.cuda.CUDAGraph
-_REAL_DEFAULT_GENERATORS = torch.cuda.default_generators
 
 
 def _check_index(device: Any) -> None:
@@ -241,9 +240,12 @@ def _class_for_this_thread(simulated: type, original: type) -> type:
 class _DefaultGenerators(Sequence[torch.Generator]):
     """`torch.cuda.default_generators`."""
 
-    def _generators(self) -> tuple[torch.Generator, ...]:
+    def __init__(self, original: Sequence[torch.Generator]) -> None:
+        self._original = original
+
+    def _generators(self) -> Sequence[torch.Generator]:
         runtime = active()
-        return _REAL_DEFAULT_GENERATORS if runtime is None else (runtime.generator,)
+        return self._original if runtime is None else (runtime.generator,)
 
     def __getitem__(self, index: Any) -> Any:
         return self._generators()[index]
@@ -275,7 +277,7 @@ class CudaApi:
             self._replace(torch.cuda.graphs, "CUDAGraph", torch.cuda.CUDAGraph)
             self._replace(torch.cuda.graphs, "graph_pool_handle", torch.cuda.graph_pool_handle)
             self._replace(torch.cuda.graphs, "is_current_stream_capturing", torch.cuda.is_current_stream_capturing)
-            self._replace(torch.cuda, "default_generators", _DefaultGenerators())
+            self._replace(torch.cuda, "default_generators", _DefaultGenerators(torch.cuda.default_generators))
             self._replace(torch, "Generator", Generator)
             original = getattr(torch._C, "_host_emptyCache", None)
             self._replace(torch._C, "_host_emptyCache", _for_this_thread(_constant(None), original))
