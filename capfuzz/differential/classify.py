@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
 
 from capfuzz.devices import poison
 from capfuzz.devices.layout import Space
+from capfuzz.devices.tracer import host_values
 from capfuzz.differential.observe import Leaf, Observed, same_values
 from capfuzz.differential.verdict import Cause, Mismatch
 
@@ -83,16 +85,22 @@ def _unwritten(eager: Sequence[Observed], replays: Sequence[Replayed]) -> bool:
             if got.array.shape != leaf.array.shape or same_values(leaf.array, got.array):
                 continue
             dtype = getattr(torch, leaf.dtype.removeprefix("torch."), None)
-            if not isinstance(dtype, torch.dtype) or dtype is torch.bool or leaf.array.dtype.kind not in "iuf":
+            if not isinstance(dtype, torch.dtype) or dtype is torch.bool:
                 continue
-            differs = leaf.array != got.array
-            ours, theirs = poison.value(dtype, poison.EAGER), poison.value(dtype, poison.CAPTURE)
+            ours, theirs = _poison(dtype, poison.EAGER), _poison(dtype, poison.CAPTURE)
             if ours is None or theirs is None:
                 continue
-            host_ours, host_theirs = (np.asarray(v).astype(leaf.array.dtype) for v in (ours, theirs))
-            if bool((differs & ((leaf.array == host_ours) | (got.array == host_theirs))).any()):
+            differs = leaf.array != got.array
+            if bool((differs & ((leaf.array == ours) | (got.array == theirs))).any()):
                 return True
     return False
+
+
+@cache
+def _poison(dtype: torch.dtype, side: int) -> np.ndarray | None:
+    """The poison as a leaf's array shows it: its bits, for a dtype that NumPy lacks."""
+    value = poison.value(dtype, side)
+    return None if value is None else host_values(torch.tensor(value, dtype=dtype))
 
 
 def _not_idempotent(replays: Sequence[Replayed]) -> bool:

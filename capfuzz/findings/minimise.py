@@ -7,7 +7,8 @@ bold to careful (half the rows before one row), so that large cases fall quickly
 so that at the fixed point no axis can be lowered by one step with the fault still there.
 
 Passes work on explicit values, never on the engine's random choices: what comes out does not depend on how the case was drawn.
-The order matters for speed only. Replays go first (a capture error needs none), then rows, then what is left of each row.
+Replays go first (a capture error needs none); choices before rows, while there are rows enough to show the fault in a simpler
+layout; then rows, and what is left of each row.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ def _valid(target: Target, case: Case) -> bool:
 def default_passes() -> list[MinimiserPass]:
     return [
         MinimiserPass("drop changed inputs", drop_steps),
-        MinimiserPass("drop rows", drop_rows),
         MinimiserPass("simplest choices", lower_choices),
+        MinimiserPass("drop rows", drop_rows),
         MinimiserPass("lower host integers", lower_integers),
         MinimiserPass("lower step integers", lower_step_integers),
         MinimiserPass("zero whole steps", zero_steps),
@@ -111,7 +112,7 @@ def drop_steps(target: Target, case: Case) -> Candidates:
 
 
 def drop_rows(target: Target, case: Case) -> Candidates:
-    """No row can be taken out of every step: the batch is as small as the fault allows."""
+    """No row can be taken out of every step, and neither one nor two rows of one will do."""
     axes = [axis.name for axis in target.stepped if isinstance(axis, RowsAxis)]
     if not axes:
         return
@@ -122,6 +123,8 @@ def drop_rows(target: Target, case: Case) -> Candidates:
         for begin in range(size - chunk, -1, -chunk):
             yield case.with_steps([_without(step, axes, begin, begin + chunk) for step in case.steps])
         chunk //= 2
+    for few in range(1, min(size, 3)):  # a smaller batch may need larger values than the rows that are left have
+        yield case.with_steps([{**step, **dict.fromkeys(axes, [1] * few)} for step in case.steps])
 
 
 def _without(step: dict[str, int | list[int]], axes: list[str], begin: int, end: int) -> dict[str, int | list[int]]:
@@ -189,11 +192,21 @@ def lower_rows(target: Target, case: Case) -> Candidates:
 
 
 def lower_values(value: int, least: int) -> Iterator[int]:
-    """Candidates below `value`, the boldest first: the least, then ever closer by halves, down to one less."""
+    """Candidates below `value`, a binary search when `minimise` starts again from the first that fails.
+
+    Distances from `least` are tried in this order: zero and the powers of two, upwards; the distance with its low bits cleared,
+    from the boldest; less a power of two below its lowest bit, down to one less, which is always among them. They lie on one
+    grid whatever the value, so a search that starts again meets candidates that it has asked already: the whole search costs
+    about three candidates a bit.
+    """
     gap = value - least
     if gap <= 0:
         return
-    yield least
-    while gap > 1:
-        gap //= 2
-        yield value - gap
+    distances = [0, *(1 << bit for bit in range(gap.bit_length()))]
+    distances += [gap >> bit << bit for bit in range(gap.bit_length() - 1, 0, -1)]
+    lowest_bit = (gap & -gap).bit_length() - 1
+    distances += [gap - (1 << bit) for bit in range(lowest_bit - 1, -1, -1)]
+    distances.append(gap - 1)
+    for distance in dict.fromkeys(distances):
+        if distance < gap:
+            yield least + distance
