@@ -24,17 +24,18 @@ _VALUES: dict[torch.dtype, tuple[float | int | bool, float | int | bool]] = {
     torch.float64: (-2.5e300, 2.5e300),
     torch.complex64: (-2.5e30, 2.5e30),
     torch.complex128: (-2.5e300, 2.5e300),
+    # the float8 family: small range
+    **{getattr(torch, name): (-13.0, 13.0) for name in dir(torch) if name.startswith("float8_e") and "e8m0" not in name},
 }
 
 
 def value(dtype: torch.dtype, side: int) -> float | int | bool | None:
     """The poison of `dtype` for `EAGER` or `CAPTURE`; None where the dtype has none (quantised, packed)."""
     pair = _VALUES.get(dtype)
-    if pair is None:
-        if dtype.is_floating_point:  # the float8 family: small range
-            return (-13.0, 13.0)[side]
-        return None
-    return pair[side]
+    return None if pair is None else pair[side]
+
+
+CAPTURE_VALUES = {dtype: pair[CAPTURE] for dtype, pair in _VALUES.items()}
 
 
 def fill(tensor: torch.Tensor, side: int) -> None:

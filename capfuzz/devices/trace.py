@@ -25,7 +25,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _DIFFERENTIAL = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "differential") + os.sep
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _SITE = os.path.join(_STDLIB, "site-packages")
-_internal: dict[CodeType, bool] = {}
+_internal: dict[str, bool] = {}  # by file
 
 
 class Location(NamedTuple):
@@ -47,22 +47,29 @@ class Location(NamedTuple):
         return linecache.getline(self.code.co_filename, self.line).strip()
 
 
-def _is_internal(code: CodeType) -> bool:
-    known = _internal.get(code)
+_new_tuple = tuple.__new__  # a third of what `Location(...)` costs, and recording an op pays it each time
+
+
+def _is_internal(file: str) -> bool:
+    known = _internal.get(file)
     if known is None:
-        name = code.co_filename
-        stdlib = name.startswith(_STDLIB) and not name.startswith(_SITE)
-        known = stdlib or name.startswith((_TORCH_DIR, _HERE, _DIFFERENTIAL, "<frozen"))
-        _internal[code] = known
+        stdlib = file.startswith(_STDLIB) and not file.startswith(_SITE)
+        known = _internal[file] = stdlib or file.startswith((_TORCH_DIR, _HERE, _DIFFERENTIAL, "<frozen"))
     return known
 
 
-def here(depth: int = 1) -> Location | None:
-    """The innermost frame that is user code: neither PyTorch's, the standard library's nor the device's own."""
-    frame: FrameType | None = sys._getframe(depth)
+def here(frame: FrameType | None = None) -> Location | None:
+    """The innermost frame that is user code: neither PyTorch's, the standard library's nor the device's own.
+
+    Looked for from `frame` outwards, or from the caller.
+    """
+    if frame is None:
+        frame = sys._getframe(1)
     while frame is not None:
-        if not _is_internal(frame.f_code):
-            return Location(frame.f_code, frame.f_lineno)
+        code = frame.f_code
+        internal = _internal.get(code.co_filename)  # looked up here: recording an op pays for a call each time
+        if internal is False or (internal is None and not _is_internal(code.co_filename)):
+            return _new_tuple(Location, (code, frame.f_lineno))
         frame = frame.f_back
     return None
 
@@ -91,7 +98,7 @@ def blamed(error: BaseException) -> Location | None:
     found: Location | None = None
     tb: TracebackType | None = error.__traceback__
     while tb is not None:
-        if not _is_internal(tb.tb_frame.f_code):
+        if not _is_internal(tb.tb_frame.f_code.co_filename):
             found = Location(tb.tb_frame.f_code, tb.tb_lineno)
         tb = tb.tb_next
     return found

@@ -49,7 +49,7 @@ class Tracer:
             self.records.append(
                 OpRecord(
                     op,
-                    here(2) if location is None else location,
+                    here() if location is None else location,
                     kind,
                     tuple(t.untyped_storage()._cdata for t in tensors),
                     [host_values(t) for t in tensors] if self.values and kind not in ("alloc", "view") else [],

@@ -23,7 +23,7 @@ class SimDispatchMode(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        op = _ops.get(func) or lookup(func)
+        op = _ops.get(id(func)) or lookup(func)
         if not op.is_plain:
             self.runtime.met_a_rule = True
         return op.run(self.runtime, op, args, kwargs or {})

@@ -19,12 +19,12 @@ import torch
 from capfuzz.devices import poison
 from capfuzz.devices.errors import CudaError, Rule, not_permitted
 from capfuzz.devices.sim.ops import Op
-from capfuzz.devices.sim.tensor import is_sim, storage_id, tag_all
+from capfuzz.devices.sim.runtime import Runtime, current
+from capfuzz.devices.sim.tensor import SimTensor, is_sim, storage_id, tag_all
 from capfuzz.devices.trace import Location, here
 from capfuzz.devices.tracer import Tracer
 
 if TYPE_CHECKING:
-    from capfuzz.devices.sim.runtime import Runtime
     from capfuzz.devices.sim.streams import StreamState
 
 Step = Callable[[], Any]
@@ -85,7 +85,7 @@ class Capture:
         self.members: dict[int, StreamState] = {origin.index: origin}
         # stream -> the last work of every other stream that it has waited for
         self.joined: dict[int, dict[int, int]] = {}
-        self._owned: dict[int, torch.Tensor] = {}
+        self.owned: list[torch.Tensor] = []
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         origin.capture = self
         origin.work = 0
@@ -119,12 +119,12 @@ class Capture:
 
     def own(self, tensor: torch.Tensor) -> None:
         """`tensor` is fresh memory of the graph's pool."""
-        self._owned[storage_id(tensor)] = tensor
+        self.owned.append(tensor)
 
     def save(self, tensor: torch.Tensor) -> None:
         """Keeps what an outside buffer holds before the capture's first write to it."""
         key = storage_id(tensor)
-        if key in self._owned or key in self._saved:
+        if key in self._saved or any(storage_id(owned) == key for owned in self.owned):
             return
         whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
         self._saved[key] = (whole, whole.clone())
@@ -152,36 +152,47 @@ class Capture:
         for stream in self.members.values():
             stream.capture = None
         self._restore()
-        for tensor in self._owned.values():
-            poison.fill(tensor, poison.CAPTURE)
+        for tensor in self.owned:
+            value = poison.CAPTURE_VALUES.get(tensor.dtype)
+            if value is not None:
+                tensor.fill_(value)
         self._saved.clear()
 
     # -- recording -----------------------------------------------------------------------------------------------------
 
-    def record(self, runtime: Runtime, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Records a device op as a node and returns its (not yet computed) result."""
-        self.check_valid()
-        baked = _has_host_tensor(args)
+    def record(
+        self, runtime: Runtime, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], with_host: bool | None = None
+    ) -> Any:
+        """Records a device op as a node and returns its (not yet computed) result.
+
+        `with_host`: whether a host tensor is among the arguments, where the caller has looked.
+        """
+        if self.error is not None:
+            self.check_valid()
+        baked = _has_host_tensor(args) if with_host is None else with_host
         if baked:
             args = tuple(_bake(a) for a in args)
-        written = op.written(args, kwargs)
+        written = op.written(args, kwargs) if op.mutated else []
         for tensor in written:
             self.save(tensor)
-        result = tag_all(runtime.execute(op, args, kwargs))
+        result = runtime.execute(op, args, kwargs) if op.seeded else op.call(*args, **kwargs)
+        if type(result) is torch.Tensor:
+            result.__class__ = SimTensor
+        else:
+            tag_all(result)
         runtime.stream.work += 1
         if op.is_empty:
             self.own(result)
             poison.fill(result, poison.CAPTURE)
-            self.add(Node(op.name, "alloc", _nothing, [result], here(2)))
+            self.add(Node(op.name, "alloc", _nothing, [result], here(runtime.frame)))
             return result
         if written:
-            step: Step = partial(runtime.execute, op, args, kwargs) if op.seeded else partial(op.func, *args, **kwargs)
+            step: Step = partial(runtime.execute, op, args, kwargs) if op.seeded else partial(op.call, *args, **kwargs)
         else:
             written = _tensors(result)
-            for tensor in written:
-                self.own(tensor)
+            self.owned += written
             step = self._functional_step(runtime, op, args, kwargs, written)
-        self.add(Node(op.name, "kernel", step, written, here(2), baked))
+        self.add(Node(op.name, "kernel", step, written, here(runtime.frame), baked))
         return result
 
     def add(self, node: Node) -> None:
@@ -200,6 +211,8 @@ class Capture:
     ) -> Step:
         variant = op.out_variant
         if variant is not None and len(outs) == len(variant.outs):
+            if not kwargs and variant.only is not None:
+                return partial(variant.func, *args, **{variant.only: outs[0]})
             kept = {name: value for name, value in kwargs.items() if name in variant.keeps}
             return partial(variant.func, *args, **kept, **dict(zip(variant.outs, outs, strict=True)))
         return partial(_copy_into, outs, partial(runtime.execute, op, args, kwargs))
@@ -228,7 +241,7 @@ class CUDAGraph:
         self._keep_graph = keep_graph
         self._capture: Capture | None = None
         self._nodes: list[Node] | None = None
-        self._owned: dict[int, torch.Tensor] = {}
+        self._owned: list[torch.Tensor] = []
         self._pool: tuple[int, int] | None = None
 
     def capture_begin(
@@ -237,8 +250,6 @@ class CUDAGraph:
         capture_error_mode: str = "global",
         check_input_liveness: bool = False,
     ) -> None:
-        from capfuzz.devices.sim.runtime import current
-
         runtime = current()
         if self._nodes is not None:
             raise RuntimeError(
@@ -256,11 +267,9 @@ class CUDAGraph:
 
     def abort(self) -> None:
         """Ends the capture without a graph; nothing that it ran is to be seen."""
-        from capfuzz.devices.sim.runtime import current, no_modes
-
         capture, self._capture = self._capture, None
         if capture is not None:
-            with no_modes(), torch._C._InferenceMode(True):
+            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch._C._InferenceMode(True):
                 capture.finish()
             current().capture = None
 
@@ -283,7 +292,7 @@ class CUDAGraph:
         if unjoined:
             raise CudaError("cudaErrorStreamCaptureUnjoined", Rule.UNJOINED_STREAM)
         self._nodes = capture.nodes
-        self._owned = capture._owned
+        self._owned = capture.owned
         return self._nodes
 
     def instantiate(self) -> None:
@@ -319,7 +328,7 @@ class CUDAGraph:
 
     def reset(self) -> None:
         self._nodes = None
-        self._owned = {}
+        self._owned = []
 
     def pool(self) -> tuple[int, int]:
         if self._pool is None:

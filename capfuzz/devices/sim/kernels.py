@@ -43,20 +43,25 @@ def run_kernel(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
         return run_host(rt, op, args, kwargs)
     if host:
         rt.check_same_device(op, args, kwargs, host)
+    capture = rt.stream.capture
+    if capture is not None:
+        return capture.record(rt, op, args, kwargs, bool(host))
     return rt.launch(op, args, kwargs)
 
 
 def run_host(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     """Host work: it runs now, capture or not."""
-    return op.func(*args, **kwargs)
+    return op.call(*args, **kwargs)
 
 
 def run_view(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     """A view changes no memory and records nothing; it is on the device if its base is."""
     base = args[0] if args else None
+    if type(base) is SimTensor and rt.tracer is None and not op.mutated:
+        return tag_all(op.call(*args, **kwargs))
     if op.mutated and rt.capturing is not None and isinstance(base, SimTensor):
         rt.capturing.reshaped_in_place(base)
-    result = op.func(*args, **kwargs)
+    result = op.call(*args, **kwargs)
     if isinstance(base, SimTensor) or (isinstance(base, (list, tuple)) and base and isinstance(base[0], SimTensor)):
         if rt.tracer is not None:
             rt.tracer.add(op.name, "view", result)
@@ -85,7 +90,7 @@ def run_factory(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
         if pin:
             raise RuntimeError("Only dense CPU tensors can be pinned")
         return rt.launch(op, args, kwargs)
-    result = op.func(*args, **kwargs)
+    result = op.call(*args, **kwargs)
     return rt.pinned.add(result) if pin else result
 
 

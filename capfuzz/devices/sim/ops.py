@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 Handler = Callable[["Runtime", "Op", tuple[Any, ...], dict[str, Any]], Any]
 
 _rules: dict[str, Handler] = {}
-_ops: dict[OpOverload, Op] = {}
+# By the overload's id, which stays its own because the entry keeps it alive: an overload's hash is computed in Python.
+_ops: dict[int, Op] = {}
 # What an `out=` overload takes from its output instead.
 _FACTORY_OPTIONS = frozenset({"dtype", "layout", "device", "pin_memory"})
 # These return memory of their input without saying so in their schema.
@@ -46,6 +47,7 @@ class Op:
     """The facts about one op overload that running and recording it need."""
 
     __slots__ = (
+        "call",
         "cpu_scalars",
         "func",
         "has_device",
@@ -68,6 +70,7 @@ class Op:
         schema = func._schema
         packet = schema.name.split("::")[1]
         self.func = func
+        self.call = func._op  # what `func(...)` calls, without its Python frame
         self.name = f"{packet}.{func._overloadname}" if func._overloadname != "default" else packet
         names = [a.name for a in schema.arguments]
         self.mutated = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
@@ -111,11 +114,12 @@ class Op:
 class OutVariant:
     """The `out=` overload of a functional op: replaying through it writes the captured memory without a copy."""
 
-    __slots__ = ("func", "keeps", "outs")
+    __slots__ = ("func", "keeps", "only", "outs")
 
     def __init__(self, func: OpOverload, outs: tuple[str, ...], keeps: frozenset[str]) -> None:
-        self.func = func
+        self.func = func._op
         self.outs = outs
+        self.only = outs[0] if len(outs) == 1 else None
         self.keeps = keeps
 
 
@@ -143,7 +147,7 @@ def _find_out_variant(func: OpOverload) -> OutVariant | None:
 
 
 def lookup(func: OpOverload) -> Op:
-    op = _ops.get(func)
+    op = _ops.get(id(func))
     if op is None:
-        op = _ops[func] = Op(func)
+        op = _ops[id(func)] = Op(func)
     return op

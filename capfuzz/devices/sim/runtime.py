@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from capfuzz.devices import poison
 from capfuzz.devices.errors import CudaError, Rule, not_permitted
-from capfuzz.devices.sim.graph import Capture
 from capfuzz.devices.sim.ops import Op
 from capfuzz.devices.sim.streams import STREAMS_IN_POOL, Event, StreamState, wait_event
 from capfuzz.devices.sim.tensor import CUDA, PinnedMemory, is_sim, tag_all
 from capfuzz.devices.tracer import Tracer
+
+if TYPE_CHECKING:
+    from capfuzz.devices.sim.graph import Capture
 
 _local = threading.local()
 
@@ -56,13 +57,6 @@ class SimGenerator(torch.Generator):
     graphsafe_get_state = clone_state
 
 
-@contextmanager
-def no_modes() -> Iterator[None]:
-    """Plain PyTorch inside: neither function modes nor dispatch modes see the calls, nothing is recorded by autograd."""
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.no_grad():
-        yield
-
-
 class Runtime:
     """One simulated machine."""
 
@@ -81,6 +75,8 @@ class Runtime:
         # The Python-level call under way: its arguments, and the device it names (None: it names none).
         self.call: tuple[Any, ...] | None = None
         self.names_device: bool | None = None
+        # The Python frame that made it: where the search for the user's line begins. None: not inside a torch call.
+        self.frame: FrameType | None = None
         # Set by every op that is not a plain kernel or view: see `shortcuts`.
         self.met_a_rule = False
 
@@ -160,19 +156,19 @@ class Runtime:
     def execute(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an op on the memory behind the tensors; a random op draws from the device's generator."""
         if not op.seeded:
-            return op.func(*args, **kwargs)
+            return op.call(*args, **kwargs)
         if op.takes_generator:
             given = kwargs.get("generator")
             if given is not None and given._cdata not in self._generators:
                 raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
             if given is None:
                 kwargs = {**kwargs, "generator": self.generator}
-            return op.func(*args, **kwargs)
+            return op.call(*args, **kwargs)
         host = torch.default_generator
         kept = host.get_state()
         host.set_state(self.generator.get_state())
         try:
-            return op.func(*args, **kwargs)
+            return op.call(*args, **kwargs)
         finally:
             self.generator.set_state(host.get_state())
             host.set_state(kept)
@@ -218,4 +214,4 @@ def any_sim(values: Any) -> bool:
     return False
 
 
-__all__ = ["CudaError", "Runtime", "SimGenerator", "active", "any_sim", "current", "no_modes"]
+__all__ = ["CudaError", "Runtime", "SimGenerator", "active", "any_sim", "current"]

@@ -44,6 +44,7 @@ class StreamState:
 
 
 def _runtime() -> Runtime:
+    # Not imported at the top: the runtime is made of streams.
     from capfuzz.devices.sim.runtime import current
 
     return current()

@@ -7,6 +7,7 @@ op knows whose options it takes. Everything else goes through untouched.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -63,9 +64,13 @@ class SimFunctionMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         runtime = self.runtime
         handler = _surface.get(func)
+        outer = runtime.call, runtime.names_device, runtime.frame
+        runtime.frame = sys._getframe(1)
         if handler is not None:
-            return handler(runtime, func, args, kwargs or {})
-        outer = runtime.call, runtime.names_device
+            try:
+                return handler(runtime, func, args, kwargs or {})
+            finally:
+                runtime.frame = outer[2]
         if runtime.capture is None and runtime.tracer is None and not runtime.stream.index:
             key = shortcuts.key_of(func, args, kwargs)
             if key is not None:
@@ -73,7 +78,7 @@ class SimFunctionMode(TorchFunctionMode):
                 try:
                     return shortcuts.run(runtime, key, func, args, kwargs)
                 finally:
-                    runtime.call, runtime.names_device = outer
+                    runtime.call, runtime.names_device, runtime.frame = outer
         runtime.call = args
         runtime.names_device = None
         try:
@@ -88,7 +93,7 @@ class SimFunctionMode(TorchFunctionMode):
                 return func(*args, **kwargs)
             return func(*args)
         finally:
-            runtime.call, runtime.names_device = outer
+            runtime.call, runtime.names_device, runtime.frame = outer
 
 
 # -- moving tensors ----------------------------------------------------------------------------------------------------
@@ -129,6 +134,8 @@ class _Move(torch.autograd.Function):
 
 @surface(torch.Tensor.to)
 def _to(rt: Runtime, func: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if len(args) == 2 and not kwargs and isinstance(args[1], torch.dtype):
+        return func(*args)  # no move
     tensor = args[0]
     kwargs = dict(kwargs)
     copy = bool(kwargs.pop("copy", False))

@@ -181,4 +181,4 @@ def _move(rt: Runtime, capture: Capture, destination: torch.Tensor, source: torc
     if is_sim(destination):
         capture.save(destination)
         destination.copy_(source)
-    capture.add(Node("copy_", "copy", partial(destination.copy_, source), [destination], here(3)))
+    capture.add(Node("copy_", "copy", partial(destination.copy_, source), [destination], here(rt.frame)))

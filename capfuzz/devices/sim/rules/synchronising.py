@@ -40,7 +40,7 @@ def local_scalar_dense(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     """`item()`, `bool()`, `int()`, an index or slice bound taken from a device tensor."""
     if _on_device(args, kwargs):
         read_on_host(rt)
-    return op.func(*args, **kwargs)
+    return op.call(*args, **kwargs)
 
 
 @rule(
