@@ -25,13 +25,14 @@ from capfuzz.devices.sim.surface import SimFunctionMode
 
 @contextmanager
 def machine() -> Iterator[Runtime]:
-    """A simulated machine for this thread: `torch.cuda` is its own. Modes are not active; see `modes`."""
+    """A simulated machine for this thread and those that it starts: `torch.cuda` is its own. Modes are not active; see `modes`."""
     runtime = Runtime()
     API.install()
     previous = runtime.install()
     try:
         yield runtime
     finally:
+        runtime.machine.is_open = False
         Runtime.uninstall(previous)
         API.uninstall()
 

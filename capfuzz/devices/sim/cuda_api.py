@@ -19,6 +19,7 @@ from capfuzz.devices.sim import streams
 from capfuzz.devices.sim.graph import CUDAGraph
 from capfuzz.devices.sim.runtime import active, current
 from capfuzz.devices.sim.surface import names_cuda
+from capfuzz.devices.sim.threads import starting_on_the_machine
 
 NAME = "capfuzz simulated GPU"
 TOTAL_MEMORY = 150_109_880_320  # bytes: what an H200 reports
@@ -73,7 +74,7 @@ def _synchronize(device: Any = None) -> None:
 
 def _empty_cache() -> None:
     runtime = current()
-    for state in (runtime.default_stream, *runtime._pool):
+    for state in (runtime.default_stream, *runtime.machine.streams):
         state.empty_cache()
 
 
@@ -135,7 +136,7 @@ class Generator(_REAL_GENERATOR, metaclass=_IsGenerator):
                 "Cannot construct a new CUDAGeneratorImpl during CUDA graph capture. If you need this call to be captured, "
                 "please file an issue. Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive"
             )
-        return runtime.new_generator()
+        return runtime.machine.new_generator()
 
 
 def _constant(value: Any) -> Callable[..., Any]:
@@ -279,6 +280,7 @@ class CudaApi:
             self._replace(torch.cuda.graphs, "is_current_stream_capturing", torch.cuda.is_current_stream_capturing)
             self._replace(torch.cuda, "default_generators", _DefaultGenerators(torch.cuda.default_generators))
             self._replace(torch, "Generator", Generator)
+            self._replace(threading.Thread, "start", starting_on_the_machine(threading.Thread.start))
             original = getattr(torch._C, "_host_emptyCache", None)
             self._replace(torch._C, "_host_emptyCache", _for_this_thread(_constant(None), original))
 

@@ -76,7 +76,7 @@ class SimDevice:
         self.runtime = Runtime()
         self._function_mode = SimFunctionMode(self.runtime)
         self._dispatch_mode = SimDispatchMode(self.runtime)
-        self._capture_stream: StreamState = self.runtime.next_stream()
+        self._capture_stream: StreamState = self.runtime.machine.next_stream()
 
     def __enter__(self) -> SimDevice:
         # Metadata tensors are small: a thread pool costs more than it gives, and a second worker would share its cores.
@@ -87,6 +87,7 @@ class SimDevice:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self.runtime.machine.is_open = False
         Runtime.uninstall(self._previous)
         API.uninstall()
         torch.set_num_threads(self._threads)

@@ -263,7 +263,8 @@ class CUDAGraph:
         if runtime.capture is not None:
             raise runtime.capture.invalidate(not_permitted(Rule.NESTED_CAPTURE))
         self._pool = pool if pool is not None else (0, id(self))
-        self._capture = runtime.capture = Capture(runtime.stream, capture_error_mode)
+        self._capture = Capture(runtime.stream, capture_error_mode)
+        runtime.machine.set_capture(self._capture)
 
     def abort(self) -> None:
         """Ends the capture without a graph; nothing that it ran is to be seen."""
@@ -271,7 +272,7 @@ class CUDAGraph:
         if capture is not None:
             with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch._C._InferenceMode(True):
                 capture.finish()
-            current().capture = None
+            current().machine.set_capture(None)
 
     def capture_end(self) -> None:
         if not any(node.kind != "alloc" for node in self.end_capture()):

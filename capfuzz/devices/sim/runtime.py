@@ -1,6 +1,7 @@
 """The state of one simulated machine: its streams, the capture under way, the generator, pinned memory, the tracer.
 
-A machine belongs to the thread that opened it; `current()` is that thread's.
+A `Machine` is what all threads share; a `Runtime` is one thread's side of it, as a CUDA context is shared and the current
+stream is a thread's own. `current()` is the calling thread's.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ _local = threading.local()
 
 
 def active() -> Runtime | None:
-    """This thread's simulated machine, or None outside `capfuzz.sim()`."""
-    return getattr(_local, "runtime", None)
+    """This thread's side of the simulated machine, or None outside `capfuzz.sim()`."""
+    runtime: Runtime | None = getattr(_local, "runtime", None)
+    return runtime if runtime is not None and runtime.machine.is_open else None
 
 
 def current() -> Runtime:
@@ -45,7 +47,7 @@ class SimGenerator(torch.Generator):
 
     def clone_state(self) -> SimGenerator:
         """A generator in the same state, for `graphsafe_set_state`."""
-        twin = current().new_generator()
+        twin = current().machine.new_generator()
         twin.set_state(self.get_state())
         return twin
 
@@ -57,19 +59,47 @@ class SimGenerator(torch.Generator):
     graphsafe_get_state = clone_state
 
 
-class Runtime:
-    """One simulated machine."""
+class Machine:
+    """One simulated machine: what its threads share."""
 
     def __init__(self) -> None:
         self.default_stream = StreamState(0)
-        self.stream = self.default_stream
-        self._pool = [StreamState(index + 1) for index in range(STREAMS_IN_POOL)]
+        self.streams = [StreamState(index + 1) for index in range(STREAMS_IN_POOL)]
         self._next = 0
-        self.capture: Capture | None = None
-        self._generators: weakref.WeakValueDictionary[int, SimGenerator] = weakref.WeakValueDictionary()
+        self.generators: weakref.WeakValueDictionary[int, SimGenerator] = weakref.WeakValueDictionary()
         self.generator = self.new_generator()
         self.generator.seed()
         self.pinned = PinnedMemory()
+        self.is_open = True
+        self.runtimes: list[Runtime] = []
+
+    def next_stream(self) -> StreamState:
+        state = self.streams[self._next % STREAMS_IN_POOL]
+        self._next += 1
+        return state
+
+    def new_generator(self) -> SimGenerator:
+        """A generator of this machine. PyTorch hands ops a new Python object for it, so it is known by its address."""
+        generator = SimGenerator()
+        self.generators[generator._cdata] = generator
+        return generator
+
+    def set_capture(self, capture: Capture | None) -> None:
+        """One capture at a time: every thread is told, because in global mode it forbids them to wait for the device."""
+        for runtime in self.runtimes:
+            runtime.capture = capture
+
+
+class Runtime:
+    """One thread's side of a simulated machine."""
+
+    def __init__(self, machine: Machine | None = None) -> None:
+        self.machine = machine = machine or Machine()
+        self.default_stream = self.stream = machine.default_stream
+        self.generator = machine.generator
+        self.pinned = machine.pinned
+        self.capture: Capture | None = machine.runtimes[0].capture if machine.runtimes else None
+        machine.runtimes.append(self)
         self.tracer: Tracer | None = None
         self.empty_side = poison.EAGER
         # The Python-level call under way: its arguments, and the device it names (None: it names none).
@@ -91,11 +121,6 @@ class Runtime:
         _local.runtime = previous
 
     # -- streams -------------------------------------------------------------------------------------------------------
-
-    def next_stream(self) -> StreamState:
-        state = self._pool[self._next % STREAMS_IN_POOL]
-        self._next += 1
-        return state
 
     def wait_event(self, stream: StreamState, event: Event) -> None:
         wait_event(stream, event)
@@ -159,7 +184,7 @@ class Runtime:
             return op.call(*args, **kwargs)
         if op.takes_generator:
             given = kwargs.get("generator")
-            if given is not None and given._cdata not in self._generators:
+            if given is not None and given._cdata not in self.machine.generators:
                 raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
             if given is None:
                 kwargs = {**kwargs, "generator": self.generator}
@@ -172,12 +197,6 @@ class Runtime:
         finally:
             self.generator.set_state(host.get_state())
             host.set_state(kept)
-
-    def new_generator(self) -> SimGenerator:
-        """A generator of this machine. PyTorch hands ops a new Python object for it, so it is known by its address."""
-        generator = SimGenerator()
-        self._generators[generator._cdata] = generator
-        return generator
 
     def seed(self, seed: int) -> None:
         """`torch.cuda.manual_seed`. During capture the seed may not change."""

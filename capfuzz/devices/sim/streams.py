@@ -54,7 +54,7 @@ class Stream:
     """`torch.cuda.Stream` on the simulated device."""
 
     def __init__(self, device: Any = None, priority: int = 0, *, state: StreamState | None = None, **kwargs: Any) -> None:
-        self._state = state if state is not None else _runtime().next_stream()
+        self._state = state if state is not None else _runtime().machine.next_stream()
         self.device = CUDA
         self.device_index = 0
         self.priority = priority
