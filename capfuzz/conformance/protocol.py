@@ -7,7 +7,6 @@ values copied into the static buffers each time. Outputs and every device and ho
 
 from __future__ import annotations
 
-import gc
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,7 +80,8 @@ def _measure_body(idiom: Idiom) -> Measurement:
     buffers.load(values("A"))
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
+        # A stream of its own: PyTorch's shared one is lent out again to a body that asks for a 32nd stream.
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
             outputs = idiom.run(buffers)
     except Exception as error:
         return Measurement(f"capture_error:{rule_of(error).value}", first_line(root_cause(error)), errors=_chain(error))
@@ -148,8 +148,9 @@ def _chain(error: BaseException | None) -> list[str]:
 
 def _settle() -> None:
     """Puts right what a failed capture leaves behind; raises if this process has lost its device."""
+    torch.cuda.set_stream(torch.cuda.default_stream())  # a failed `torch.cuda.graph` leaves its own current
     generator = torch.cuda.default_generators[0]
     generator.graphsafe_set_state(generator.clone_state())  # a failed capture that drew numbers leaves it broken
     torch.cuda.synchronize()
-    gc.collect()
+    torch.cuda.empty_cache()  # no stream starts with memory that an earlier idiom left it
     torch.zeros(1, device="cuda").item()

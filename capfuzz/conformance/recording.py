@@ -26,7 +26,7 @@ def record(names: Iterable[str] | None = None) -> Record:
     measured = dict(_measure_all(list(names or idioms)))
     return Record(
         device=torch.cuda.get_device_name(0),
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         date=datetime.date.today().isoformat(),
         idioms={name: Recorded(idioms[name].source, result) for name, result in measured.items()},
     )

@@ -42,17 +42,36 @@ _CUDA_CODES = {
     "cudaErrorStreamCaptureIsolation": "dependency created on uncaptured work in another stream",
     "cudaErrorCapturedEvent": "operation not permitted on an event last recorded in a capturing stream",
     "cudaErrorIllegalState": "the operation cannot be performed in the present state",
+    "cudaErrorStreamCaptureImplicit": "operation would make the legacy stream depend on a capturing blocking stream",
+    "cudaErrorInvalidValue": "invalid argument",
     "cudaErrorAssert": "device-side assert triggered",
 }
 
 
 class CudaError(torch.AcceleratorError):
-    """A CUDA runtime error as PyTorch raises it, with the rule that it breaks (None: not about capture)."""
+    """A CUDA runtime error as PyTorch raises it, with the rule that it breaks (None: not about capture).
+
+    A traceback names it as what it stands for.
+    """
 
     def __init__(self, code: str, rule: Rule | None = None) -> None:
         super().__init__(f"CUDA error: {_CUDA_CODES[code]}{_CUDA_SUFFIX.format(code=code)}")
         self.code = code
         self.rule = rule
+
+
+CudaError.__name__ = CudaError.__qualname__ = torch.AcceleratorError.__name__
+CudaError.__module__ = "torch"
+
+
+class ThrustError(RuntimeError):
+    """A wait inside an algorithm of Thrust or CUB, in its own words."""
+
+    rule = Rule.SYNCHRONIZATION
+
+    def __init__(self, algorithm: str) -> None:
+        code = "cudaErrorStreamCaptureUnsupported"
+        super().__init__(f"{algorithm}: failed to synchronize: {code}: {_CUDA_CODES[code]}")
 
 
 class HostCopyError(RuntimeError):
@@ -62,6 +81,15 @@ class HostCopyError(RuntimeError):
 
     def __init__(self) -> None:
         super().__init__(HOST_COPY_TEXT)
+
+
+for _error in (ThrustError, HostCopyError):
+    _error.__name__ = _error.__qualname__ = "RuntimeError"
+    _error.__module__ = "builtins"
+
+
+class DanglingBufferError(RuntimeError):
+    """A graph uses memory that its owner has freed. The hardware says nothing, and uses what lies there now."""
 
 
 class NotModelledError(RuntimeError):
@@ -76,6 +104,7 @@ _PATTERNS: tuple[tuple[str, Rule], ...] = (
     (r"Cannot copy between CPU and (CUDA|HIP) tensors during (CUDA|HIP) graph capture", Rule.HOST_COPY),
     (r"capturing stream has unjoined work", Rule.UNJOINED_STREAM),
     (r"dependency created on uncaptured work in another stream", Rule.FOREIGN_STREAM),
+    (r"would make the legacy stream depend on a capturing blocking stream", Rule.FOREIGN_STREAM),
     (r"operation not permitted on an event last recorded in a capturing stream", Rule.SYNCHRONIZATION),
     (r"operation not permitted when stream is capturing", Rule.SYNCHRONIZATION),
 )

@@ -347,13 +347,8 @@ def current_stream_in_capture(s: Buffers) -> list[Any]:
         y = s.x + 1
         inside = torch.cuda.current_stream()
     graph.replay()
-    return [
-        inside == mine,
-        inside == before,
-        inside == torch.cuda.default_stream(),
-        torch.cuda.current_stream() == before,
-        y.tolist(),
-    ]
+    after = torch.cuda.current_stream()
+    return [inside == mine, inside == before, inside == torch.cuda.default_stream(), after == before, y.tolist()]
 
 
 @program
@@ -362,7 +357,7 @@ def capturing_asked_on_side_stream(s: Buffers) -> list[Any]:
     side = torch.cuda.Stream()
     asked = []
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
         main = torch.cuda.current_stream()
         y = s.x + 1
         with torch.cuda.stream(side):
@@ -530,7 +525,7 @@ def event_from_before_recorded_inside(s: Buffers) -> list[Any]:
     """An event that was in use before serves to fork and join."""
     event, side = torch.cuda.current_stream().record_event(), torch.cuda.Stream()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
         event.record()
         with torch.cuda.stream(side):
             event.wait()
@@ -622,7 +617,7 @@ def unforked_write_runs_at_once(s: Buffers) -> list[Any]:
     buffer = torch.zeros(4, dtype=torch.int32, device=s.dev)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
         y = s.x + 1
         with torch.cuda.stream(side):
             buffer.add_(1)

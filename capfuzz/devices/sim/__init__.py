@@ -25,7 +25,7 @@ from capfuzz.devices.sim.surface import SimFunctionMode
 
 @contextmanager
 def machine() -> Iterator[Runtime]:
-    """A simulated machine for this thread and those that it starts: `torch.cuda` is its own. Modes are not active; see `modes`."""
+    """A simulated machine for this thread and those that it starts. Modes are not active; see `modes`."""
     runtime = Runtime()
     API.install()
     previous = runtime.install()

@@ -1,12 +1,7 @@
-"""The part of `torch.cuda` that serving code calls, for the simulated machine.
-
-Installing replaces names in `torch.cuda` (and `torch.Generator`); each replacement looks at the calling thread: a thread with a
-simulated machine gets it, every other thread gets the original. Uninstalling puts every original back.
-"""
+"""The part of `torch.cuda` (and of what stands beside it) that serving code calls, for the simulated machine."""
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -14,20 +9,21 @@ from typing import Any
 
 import torch
 
-from capfuzz.devices.errors import NotModelledError, Rule, invalid_device, not_permitted
-from capfuzz.devices.sim import streams
+from capfuzz.devices.errors import Rule, not_permitted
+from capfuzz.devices.sim import accelerator, cuda_memory, streams
+from capfuzz.devices.sim.cuda_memory import TOTAL_MEMORY
+from capfuzz.devices.sim.generators import Generator
 from capfuzz.devices.sim.graph import CUDAGraph
+from capfuzz.devices.sim.making import legacy_tensor, make_as_tensor, make_asarray, make_tensor
+from capfuzz.devices.sim.replaced import Replacements, function_for_this_thread
 from capfuzz.devices.sim.runtime import active, current
 from capfuzz.devices.sim.surface import names_cuda
+from capfuzz.devices.sim.tensor import CUDA, TYPE_NAMES, is_sim
 from capfuzz.devices.sim.threads import starting_on_the_machine
 
 NAME = "capfuzz simulated GPU"
-TOTAL_MEMORY = 150_109_880_320  # bytes: what an H200 reports
-_REAL_GENERATOR = torch.Generator
 _REAL_GRAPH = torch.cuda.graph
-_REAL_STREAM = torch.cuda.Stream
-_REAL_EVENT = torch.cuda.Event
-_REAL_CUDA_GRAPH = torch.cuda.CUDAGraph
+_REAL_GROUP = torch._C._group_tensors_by_device_and_dtype
 
 
 def _check_index(device: Any) -> None:
@@ -72,12 +68,6 @@ def _synchronize(device: Any = None) -> None:
     current().refuse_in_capture()
 
 
-def _empty_cache() -> None:
-    runtime = current()
-    for state in (runtime.default_stream, *runtime.machine.streams):
-        state.empty_cache()
-
-
 def _get_rng_state(device: Any = "cuda") -> torch.Tensor:
     return current().generator.get_state()
 
@@ -86,11 +76,21 @@ def _set_rng_state(new_state: torch.Tensor, device: Any = "cuda") -> None:
     current().generator.set_state(new_state)
 
 
-def _seed_new() -> int:
-    runtime = current()
-    if runtime.capture is not None:
-        raise RuntimeError("Cannot call CUDAGeneratorImpl::seed during CUDA graph capture.")
-    return runtime.generator.seed()
+def _sleep(cycles: int) -> None:
+    """A kernel that does nothing for a while: here for no time at all."""
+    capturing = current().capturing
+    if capturing is not None:
+        capturing.check_valid()
+        capturing.add_work(current(), "_sleep")
+
+
+def _group_by_device_and_dtype(tensorlistlist: Any, with_indices: bool = False) -> Any:
+    """The original asks C++ for the device, which sees the CPU."""
+    grouped = _REAL_GROUP(tensorlistlist, with_indices)
+    return {
+        (CUDA if any(is_sim(t) for t in lists[0][0] if t is not None) else device, dtype): lists
+        for (device, dtype), lists in grouped.items()
+    }
 
 
 class _DeviceContext:
@@ -107,6 +107,13 @@ class _DeviceContext:
         return None
 
 
+class _DeviceOf(_DeviceContext):
+    """`torch.cuda.device_of(tensor)`."""
+
+    def __init__(self, obj: Any) -> None:
+        super().__init__(None)
+
+
 class graph(_REAL_GRAPH):  # noqa: N801  (the name that users write)
     """PyTorch's own `torch.cuda.graph`; it only names a nested capture as such, before its synchronise fails."""
 
@@ -119,38 +126,10 @@ class graph(_REAL_GRAPH):  # noqa: N801  (the name that users write)
         super().__enter__()
 
 
-class _IsGenerator(type(torch.Generator)):  # type: ignore[misc]
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, _REAL_GENERATOR)
-
-
-class Generator(_REAL_GENERATOR, metaclass=_IsGenerator):
-    """`torch.Generator` for every device that the simulated machine has."""
-
-    def __new__(cls, device: Any = "cpu") -> torch.Generator:  # type: ignore[misc]
-        runtime = active()
-        if runtime is None or not names_cuda(device):
-            return _REAL_GENERATOR(device)
-        if runtime.capture is not None:
-            raise RuntimeError(
-                "Cannot construct a new CUDAGeneratorImpl during CUDA graph capture. If you need this call to be captured, "
-                "please file an issue. Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive"
-            )
-        return runtime.machine.new_generator()
-
-
 def _constant(value: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: value
 
 
-def _not_modelled(name: str) -> Callable[..., Any]:
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise NotModelledError(f"torch.cuda.{name} is not modelled by the simulated device")
-
-    return refuse
-
-
-_STATS: dict[str, int] = {}
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "is_available": _constant(True),
     "is_initialized": _constant(True),
@@ -170,26 +149,20 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "stream": streams.StreamContext,
     "synchronize": _synchronize,
     "is_current_stream_capturing": lambda: current().capturing is not None,
-    "graph_pool_handle": lambda: (0, id(object())),
-    "empty_cache": _empty_cache,
-    "ipc_collect": _constant(None),
-    "mem_get_info": _constant((TOTAL_MEMORY, TOTAL_MEMORY)),
-    "memory_allocated": _constant(0),
-    "memory_reserved": _constant(0),
-    "max_memory_allocated": _constant(0),
-    "max_memory_reserved": _constant(0),
-    "reset_peak_memory_stats": _constant(None),
-    "memory_stats": lambda device=None: dict(_STATS),
-    "manual_seed": lambda seed: current().seed(int(seed)),
-    "manual_seed_all": lambda seed: current().seed(int(seed)),
-    "seed": _seed_new,
-    "seed_all": _seed_new,
+    "get_stream_from_external": streams.ExternalStream,
+    "set_sync_debug_mode": lambda debug_mode: None,
+    "get_sync_debug_mode": _constant(0),
+    "manual_seed": lambda seed: current().generator.manual_seed(int(seed)),
+    "manual_seed_all": lambda seed: current().generator.manual_seed(int(seed)),
+    "seed": lambda: current().generator.seed(),
+    "seed_all": lambda: current().generator.seed(),
     "initial_seed": lambda: current().generator.initial_seed(),
     "get_rng_state": _get_rng_state,
     "get_rng_state_all": lambda: [_get_rng_state()],
     "set_rng_state": _set_rng_state,
     "set_rng_state_all": lambda new_states: _set_rng_state(new_states[0]),
-    "_sleep": _not_modelled("_sleep"),
+    "_sleep": _sleep,
+    **cuda_memory.FUNCTIONS,
 }
 _NVTX = {
     "range_push": _constant(0),
@@ -198,44 +171,38 @@ _NVTX = {
     "range_start": _constant(0),
     "range_end": _constant(None),
 }
-_CLASSES: dict[str, tuple[type, type]] = {
-    "Stream": (streams.Stream, _REAL_STREAM),
-    "Event": (streams.Event, _REAL_EVENT),
-    "CUDAGraph": (CUDAGraph, _REAL_CUDA_GRAPH),
-    "graph": (graph, _REAL_GRAPH),
-    "device": (_DeviceContext, torch.cuda.device),
-    "StreamContext": (streams.StreamContext, torch.cuda.StreamContext),
+_CLASSES: dict[str, type] = {
+    "Stream": streams.Stream,
+    "Event": streams.Event,
+    "ExternalStream": streams.ExternalStream,
+    "CUDAGraph": CUDAGraph,
+    "graph": graph,
+    "device": _DeviceContext,
+    "device_of": _DeviceOf,
+    "StreamContext": streams.StreamContext,
+    "MemPool": cuda_memory.MemPool,
+    **{f"{kind}Tensor": legacy_tensor(dtype) for dtype, kind in TYPE_NAMES.items()},
 }
 
 
-def _for_this_thread(simulated: Callable[..., Any], original: Any) -> Callable[..., Any]:
-    """The simulated function in a thread with a machine, the original in every other."""
+def _as_on_the_cpu(name: str) -> Callable[..., Any]:
+    """Autocast is a matter of dispatch keys, and the tensors have the CPU's: what is set for cuda holds for them."""
+    original = getattr(torch, name)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return (simulated if active() is not None else original)(*args, **kwargs)
+    def call(*args: Any) -> Any:
+        if args and args[0] == "cuda":
+            if name.startswith("set_"):
+                original(*args)
+            return original("cpu", *args[1:])
+        return original(*args)
 
-    if callable(original):
-        functools.update_wrapper(call, original)
     return call
 
 
-def _class_for_this_thread(simulated: type, original: type) -> type:
-    """A class that makes simulated objects in a thread with a machine; `isinstance` accepts both kinds."""
-
-    class Chooser(type):
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            return (simulated if active() is not None else original)(*args, **kwargs)
-
-        def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, (simulated, original))
-
-        def __subclasscheck__(cls, subclass: type) -> bool:
-            return issubclass(subclass, (simulated, original))
-
-        def __getattr__(cls, name: str) -> Any:
-            return getattr(simulated if active() is not None else original, name)
-
-    return Chooser(simulated.__name__, (), {"__doc__": simulated.__doc__, "__module__": original.__module__})
+_AUTOCAST = {
+    name: _as_on_the_cpu(name)
+    for name in ("set_autocast_enabled", "set_autocast_dtype", "is_autocast_enabled", "get_autocast_dtype")
+}
 
 
 class _DefaultGenerators(Sequence[torch.Generator]):
@@ -255,52 +222,22 @@ class _DefaultGenerators(Sequence[torch.Generator]):
         return len(self._generators())
 
 
-class CudaApi:
-    """The replaced names; installed once however many contexts are open."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._depth = 0
-        self._originals: list[tuple[Any, str, Any]] = []
-
-    def install(self) -> None:
-        with self._lock:
-            self._depth += 1
-            if self._depth > 1:
-                return
-            for name, simulated in _FUNCTIONS.items():
-                original = getattr(torch.cuda, name, None)
-                self._replace(torch.cuda, name, _for_this_thread(simulated, original))
-            for name, simulated in _NVTX.items():
-                self._replace(torch.cuda.nvtx, name, _for_this_thread(simulated, getattr(torch.cuda.nvtx, name)))
-            for name, (ours, theirs) in _CLASSES.items():
-                self._replace(torch.cuda, name, _class_for_this_thread(ours, theirs))
-            self._replace(torch.cuda.graphs, "CUDAGraph", torch.cuda.CUDAGraph)
-            self._replace(torch.cuda.graphs, "graph_pool_handle", torch.cuda.graph_pool_handle)
-            self._replace(torch.cuda.graphs, "is_current_stream_capturing", torch.cuda.is_current_stream_capturing)
-            self._replace(torch.cuda, "default_generators", _DefaultGenerators(torch.cuda.default_generators))
-            self._replace(torch, "Generator", Generator)
-            self._replace(threading.Thread, "start", starting_on_the_machine(threading.Thread.start))
-            original = getattr(torch._C, "_host_emptyCache", None)
-            self._replace(torch._C, "_host_emptyCache", _for_this_thread(_constant(None), original))
-
-    def uninstall(self) -> None:
-        with self._lock:
-            self._depth -= 1
-            if self._depth:
-                return
-            while self._originals:
-                owner, name, original = self._originals.pop()
-                if original is _MISSING:
-                    delattr(owner, name)
-                else:
-                    setattr(owner, name, original)
-
-    def _replace(self, owner: Any, name: str, value: Any) -> None:
-        self._originals.append((owner, name, getattr(owner, name, _MISSING)))
-        setattr(owner, name, value)
+def _install(names: Replacements) -> None:
+    names.functions(torch.cuda, _FUNCTIONS)
+    names.functions(torch.cuda.nvtx, _NVTX)
+    names.classes(torch.cuda, _CLASSES)
+    for name in ("CUDAGraph", "graph_pool_handle", "is_current_stream_capturing"):
+        names.put(torch.cuda.graphs, name, getattr(torch.cuda, name))
+    names.put(torch.cuda, "default_generators", _DefaultGenerators(torch.cuda.default_generators))
+    names.put(torch, "Generator", Generator)
+    names.functions(torch, {"tensor": make_tensor, "as_tensor": make_as_tensor, "asarray": make_asarray})
+    empty_host_cache = getattr(torch._C, "_host_emptyCache", None)  # a CPU build has none, and `torch.cuda.graph` calls it
+    names.put(torch._C, "_host_emptyCache", function_for_this_thread(_constant(None), empty_host_cache))
+    names.functions(torch._C, {"_group_tensors_by_device_and_dtype": _group_by_device_and_dtype})
+    names.functions(torch.backends.cuda, {"is_built": _constant(True)})
+    names.functions(torch, _AUTOCAST)
+    names.functions(torch.accelerator, accelerator.FUNCTIONS)
+    names.put(threading.Thread, "start", starting_on_the_machine(threading.Thread.start))
 
 
-_MISSING = object()
-API = CudaApi()
-__all__ = ["API", "CudaApi", "invalid_device"]
+API = Replacements(_install)

@@ -18,6 +18,7 @@ import torch
 
 from capfuzz.devices import poison
 from capfuzz.devices.errors import CudaError, Rule, not_permitted
+from capfuzz.devices.sim.generators import Draws, SimGenerator
 from capfuzz.devices.sim.ops import Op
 from capfuzz.devices.sim.runtime import Runtime, current
 from capfuzz.devices.sim.tensor import SimTensor, is_sim, storage_id, tag_all
@@ -86,6 +87,9 @@ class Capture:
         # stream -> the last work of every other stream that it has waited for
         self.joined: dict[int, dict[int, int]] = {}
         self.owned: list[torch.Tensor] = []
+        # random state: which generators may draw, and what was drawn from each
+        self.registered: set[SimGenerator] = set()
+        self.draws: dict[int, Draws] = {}
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         origin.capture = self
         origin.work = 0
@@ -146,8 +150,10 @@ class Capture:
         for whole, real in self._saved.values():
             whole.copy_(real)
 
-    def finish(self) -> None:
+    def finish(self, succeeded: bool) -> None:
         """Ends the capture: nothing that it ran is to be seen."""
+        for draws in self.draws.values():
+            draws.finish(succeeded)
         self.active = False
         for stream in self.members.values():
             stream.capture = None
@@ -198,6 +204,15 @@ class Capture:
     def add(self, node: Node) -> None:
         self.nodes.append(node)
 
+    def add_work(self, runtime: Runtime, name: str, kind: str = "kernel") -> None:
+        """Work that changes no memory."""
+        runtime.stream.work += 1
+        self.nodes.append(Node(name, kind, _nothing, [], here(runtime.frame)))
+
+    def add_host_node(self, name: str, step: Step) -> None:
+        """Something that every replay does besides the device's work."""
+        self.nodes.append(Node(name, "host", step, [], None))
+
     def reshaped_in_place(self, tensor: torch.Tensor) -> None:
         """`tensor` is about to change its own shape (`squeeze_`): nodes keep the shape that they were recorded with."""
         kept = tag_all(tensor.detach())
@@ -243,6 +258,14 @@ class CUDAGraph:
         self._nodes: list[Node] | None = None
         self._owned: list[torch.Tensor] = []
         self._pool: tuple[int, int] | None = None
+        self._registered: set[SimGenerator] = set()
+        self._in_autograd: list[torch.Tensor] = []
+
+    def register_generator_state(self, generator: torch.Generator) -> None:
+        """Lets captured ops draw from this generator too; the default one always may."""
+        if not isinstance(generator, SimGenerator):
+            raise RuntimeError("register_generator_state expected a CUDA generator")
+        self._registered.add(generator.root)
 
     def capture_begin(
         self,
@@ -264,18 +287,19 @@ class CUDAGraph:
             raise runtime.capture.invalidate(not_permitted(Rule.NESTED_CAPTURE))
         self._pool = pool if pool is not None else (0, id(self))
         self._capture = Capture(runtime.stream, capture_error_mode)
+        self._capture.registered = self._registered
         runtime.machine.set_capture(self._capture)
 
-    def abort(self) -> None:
+    def abort(self, succeeded: bool = False) -> None:
         """Ends the capture without a graph; nothing that it ran is to be seen."""
         capture, self._capture = self._capture, None
         if capture is not None:
             with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch._C._InferenceMode(True):
-                capture.finish()
+                capture.finish(succeeded)
             current().machine.set_capture(None)
 
     def capture_end(self) -> None:
-        if not any(node.kind != "alloc" for node in self.end_capture()):
+        if all(node.kind in ("alloc", "host") for node in self.end_capture()):
             warnings.warn(
                 "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device "
                 "or stream.",
@@ -288,12 +312,13 @@ class CUDAGraph:
         if capture is None:
             raise CudaError("cudaErrorIllegalState")
         unjoined = capture.error is None and capture.unjoined()
-        self.abort()
+        self.abort(succeeded=capture.error is None and not unjoined)
         capture.check_valid()
         if unjoined:
             raise CudaError("cudaErrorStreamCaptureUnjoined", Rule.UNJOINED_STREAM)
         self._nodes = capture.nodes
         self._owned = capture.owned
+        self._in_autograd = [tensor for tensor in capture.owned if tensor.requires_grad]
         return self._nodes
 
     def instantiate(self) -> None:
@@ -301,6 +326,16 @@ class CUDAGraph:
 
     def replay(self) -> None:
         nodes = self._require_captured("replay")
+        if self._in_autograd:
+            # A replay writes behind autograd's back: what was saved for backward is still valid.
+            versions = [tensor._version for tensor in self._owned]
+            self._run(nodes)
+            torch._C._autograd._unsafe_set_version_counter(tuple(self._owned), tuple(versions))
+        else:
+            self._run(nodes)
+
+    @staticmethod
+    def _run(nodes: list[Node]) -> None:
         if torch._C._len_torch_dispatch_stack() == 0 and torch._C._len_torch_function_stack() == 0:
             with torch._C._InferenceMode(True):
                 for node in nodes:

@@ -89,9 +89,20 @@ def run_factory(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     if on_device:
         if pin:
             raise RuntimeError("Only dense CPU tensors can be pinned")
-        return rt.launch(op, args, kwargs)
+        try:
+            return rt.launch(op, args, kwargs)
+        except RuntimeError as error:
+            raise _as_cuda_says(error) from None
     result = op.call(*args, **kwargs)
     return rt.pinned.add(result) if pin else result
+
+
+def _as_cuda_says(error: RuntimeError) -> RuntimeError:
+    """A failed allocation is an error of its own on the device."""
+    text = str(error)
+    if "can't allocate memory" in text or "not enough memory" in text:
+        return torch.OutOfMemoryError(f"CUDA out of memory. {text}")
+    return error
 
 
 def run_composite(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
@@ -103,3 +114,25 @@ def run_composite(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     if result is NotImplemented:
         return run_kernel(rt, op, args, kwargs)
     return result
+
+
+def has_python_kernel(name: str) -> bool:
+    """Whether what CUDA would run for this op is a Python function (`torch.library`), by the dispatcher's own table."""
+    if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, "CUDA"):
+        return False
+    for line in torch._C._dispatch_dump(name).splitlines():
+        key, _, origin = line.partition(": ")
+        if key in ("CUDA", "CompositeExplicitAutograd[alias]"):
+            return origin.endswith("(none) [ boxed ]")
+    return False
+
+
+def run_python_kernel(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
+    """A custom op with a Python body is entered: what it does inside is judged, and recorded op by op."""
+    from capfuzz.devices.sim.dispatch import SimDispatchMode
+    from capfuzz.devices.sim.surface import SimFunctionMode
+
+    if not (scan(args, []) or scan(kwargs.values(), [])):
+        return run_host(rt, op, args, kwargs)
+    with SimFunctionMode(rt), SimDispatchMode(rt):
+        return op.func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA), *args, **kwargs)

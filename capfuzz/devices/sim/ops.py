@@ -22,6 +22,7 @@ Handler = Callable[["Runtime", "Op", tuple[Any, ...], dict[str, Any]], Any]
 _rules: dict[str, Handler] = {}
 # By the overload's id, which stays its own because the entry keeps it alive: an overload's hash is computed in Python.
 _ops: dict[int, Op] = {}
+_BUILT_IN = frozenset(["aten", "prims", "prim", "profiler", "quantized", "_quantized", "mkldnn", "inductor", "higher_order"])
 # What an `out=` overload takes from its output instead.
 _FACTORY_OPTIONS = frozenset({"dtype", "layout", "device", "pin_memory"})
 # These return memory of their input without saying so in their schema.
@@ -95,6 +96,8 @@ class Op:
 
         if self.is_composite:
             return kernels.run_composite
+        if self.func.namespace not in _BUILT_IN and kernels.has_python_kernel(self.func.name()):
+            return kernels.run_python_kernel
         if self.has_device:
             return kernels.run_factory
         return kernels.run_view if self.is_view else kernels.run_kernel

@@ -7,7 +7,6 @@ stream is a thread's own. `current()` is the calling thread's.
 from __future__ import annotations
 
 import threading
-import weakref
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +14,17 @@ import torch
 
 from capfuzz.devices import poison
 from capfuzz.devices.errors import CudaError, Rule, not_permitted
+from capfuzz.devices.sim.generators import SimGenerator, about_to_draw, new_registry
 from capfuzz.devices.sim.ops import Op
 from capfuzz.devices.sim.streams import STREAMS_IN_POOL, Event, StreamState, wait_event
-from capfuzz.devices.sim.tensor import CUDA, PinnedMemory, is_sim, tag_all
+from capfuzz.devices.sim.tensor import PinnedMemory, is_sim, tag_all
 from capfuzz.devices.tracer import Tracer
 
 if TYPE_CHECKING:
     from capfuzz.devices.sim.graph import Capture
 
 _local = threading.local()
+_get_state, _set_state = torch.Generator.get_state, torch.Generator.set_state
 
 
 def active() -> Runtime | None:
@@ -39,26 +40,6 @@ def current() -> Runtime:
     return runtime
 
 
-class SimGenerator(torch.Generator):
-    """`torch.Generator(device="cuda")`: a CPU generator that says it is on the device."""
-
-    device = property(lambda self: CUDA)
-    _cdata: int
-
-    def clone_state(self) -> SimGenerator:
-        """A generator in the same state, for `graphsafe_set_state`."""
-        twin = current().machine.new_generator()
-        twin.set_state(self.get_state())
-        return twin
-
-    def graphsafe_set_state(self, state: torch.Generator) -> SimGenerator:
-        """Takes over another generator's state. On hardware this shares it; here it is copied."""
-        self.set_state(state.get_state())
-        return self
-
-    graphsafe_get_state = clone_state
-
-
 class Machine:
     """One simulated machine: what its threads share."""
 
@@ -66,9 +47,9 @@ class Machine:
         self.default_stream = StreamState(0)
         self.streams = [StreamState(index + 1) for index in range(STREAMS_IN_POOL)]
         self._next = 0
-        self.generators: weakref.WeakValueDictionary[int, SimGenerator] = weakref.WeakValueDictionary()
+        self.generators = new_registry()
         self.generator = self.new_generator()
-        self.generator.seed()
+        torch.Generator.seed(self.generator)
         self.pinned = PinnedMemory()
         self.is_open = True
         self.runtimes: list[Runtime] = []
@@ -79,8 +60,9 @@ class Machine:
         return state
 
     def new_generator(self) -> SimGenerator:
-        """A generator of this machine. PyTorch hands ops a new Python object for it, so it is known by its address."""
+        """A generator of this machine."""
         generator = SimGenerator()
+        generator.machine = self
         self.generators[generator._cdata] = generator
         return generator
 
@@ -182,30 +164,24 @@ class Runtime:
         """Runs an op on the memory behind the tensors; a random op draws from the device's generator."""
         if not op.seeded:
             return op.call(*args, **kwargs)
+        given = kwargs.get("generator")
+        if given is None:
+            generator = self.generator
+        elif given._cdata in self.machine.generators:
+            generator = self.machine.generators[given._cdata]
+        else:
+            raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
+        root = about_to_draw(generator, self.stream.capture)
         if op.takes_generator:
-            given = kwargs.get("generator")
-            if given is not None and given._cdata not in self.machine.generators:
-                raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
-            if given is None:
-                kwargs = {**kwargs, "generator": self.generator}
-            return op.call(*args, **kwargs)
+            return op.call(*args, **{**kwargs, "generator": root})
         host = torch.default_generator
         kept = host.get_state()
-        host.set_state(self.generator.get_state())
+        host.set_state(_get_state(root))
         try:
             return op.call(*args, **kwargs)
         finally:
-            self.generator.set_state(host.get_state())
+            _set_state(root, host.get_state())
             host.set_state(kept)
-
-    def seed(self, seed: int) -> None:
-        """`torch.cuda.manual_seed`. During capture the seed may not change."""
-        if self.capture is not None and seed != self.generator.initial_seed():
-            raise RuntimeError(
-                "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as "
-                "the original seed."
-            )
-        self.generator.manual_seed(seed)
 
     def check_same_device(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], host: list[torch.Tensor]) -> None:
         """Refuses host tensors among device tensors, as the op's own device check or TensorIterator's does."""
@@ -233,4 +209,4 @@ def any_sim(values: Any) -> bool:
     return False
 
 
-__all__ = ["CudaError", "Runtime", "SimGenerator", "active", "any_sim", "current"]
+__all__ = ["CudaError", "Runtime", "active", "any_sim", "current"]

@@ -31,8 +31,13 @@ def key_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> K
     """What later calls are recognised by; None for a call that always goes the long way."""
     if not args or type(args[0]) is not SimTensor or type(func) is FunctionType:
         return None
+    if torch._C._len_torch_dispatch_stack() != 1:  # a mode of the user's wants to see every op
+        return None
     types: Key = tuple(map(type, args))
+    records = torch.is_grad_enabled()
     for position, kind in enumerate(types):
+        if records and kind is SimTensor and args[position].requires_grad:  # autograd saves tensors, which must be tagged
+            return None
         if kind is float or kind is bool:  # a flag or a probability decides which ops run; an integer only how far
             types = (*types, position, args[position])
         if kind not in _PLAIN_TYPES:

@@ -31,6 +31,11 @@ class StreamState:
         self.work = 0
         self.cached: list[StorageWeakRef] = []
 
+    @property
+    def handle(self) -> int:
+        """The raw `cudaStream_t`: 0 is the default stream, 1 and 2 mean something else to CUDA."""
+        return self.index and self.index << 8
+
     def allocate(self, tensor: torch.Tensor) -> None:
         self.cached.append(StorageWeakRef(tensor.untyped_storage()))
 
@@ -61,7 +66,7 @@ class Stream:
 
     @property
     def cuda_stream(self) -> int:
-        return self._state.index
+        return self._state.handle
 
     @property
     def stream_id(self) -> int:
@@ -97,10 +102,21 @@ class Stream:
         return isinstance(other, Stream) and other._state is self._state
 
     def __hash__(self) -> int:
-        return hash((0, self._state.index))
+        return hash((0, self._state.handle))
 
     def __repr__(self) -> str:
         return f"<torch.cuda.Stream device={CUDA} cuda_stream={self.cuda_stream:#x}>"
+
+
+class ExternalStream(Stream):
+    """`torch.cuda.ExternalStream`: the stream that a raw handle stands for."""
+
+    def __init__(self, stream_ptr: int, device: Any = None, **kwargs: Any) -> None:
+        machine = _runtime().machine
+        by_handle = {state.handle: state for state in (machine.default_stream, *machine.streams)}
+        if stream_ptr not in by_handle:
+            raise CudaError("cudaErrorInvalidValue")
+        super().__init__(state=by_handle[stream_ptr])
 
 
 class Event:
@@ -117,17 +133,20 @@ class Event:
         state = _runtime().stream if stream is None else stream._state
         self._stream = state
         self._capture = state.capture
-        self._work = {state.index: state.work}
-        if state.capture is not None:
-            self._work |= state.capture.joined.get(state.index, {})
+        joined = state.capture.joined.get(state.index, {}) if state.capture is not None else {}
+        self._work = {**joined, state.index: state.work}
 
     def wait(self, stream: Stream | None = None) -> None:
         runtime = _runtime()
         runtime.wait_event(runtime.stream if stream is None else stream._state, self)
 
     def _refuse_if_captured(self) -> None:
-        if self._capture is not None and self._capture.active:
+        """An event recorded in a capture has no completion: neither while it captures nor afterwards."""
+        if self._capture is None:
+            return
+        if self._capture.active:
             raise self._capture.invalidate(CudaError("cudaErrorCapturedEvent", Rule.SYNCHRONIZATION))
+        raise CudaError("cudaErrorInvalidValue")
 
     def synchronize(self) -> None:
         self._refuse_if_captured()
@@ -146,6 +165,7 @@ class Event:
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         self._refuse_if_captured()
+        end_event._refuse_if_captured()
         return 0.0
 
     @property
@@ -177,11 +197,15 @@ def wait_event(stream: StreamState, event: Event) -> None:
     """`cudaStreamWaitEvent`: a fork, a join, or a dependency that the capture may not have."""
     if event._stream is None:
         return
-    captured = event._capture if event._capture is not None and event._capture.active else None
+    captured = event._capture
+    if captured is not None and not captured.active:
+        raise CudaError("cudaErrorInvalidValue")
     if captured is None:
         if stream.capture is not None:
             raise stream.capture.invalidate(CudaError("cudaErrorStreamCaptureIsolation", Rule.FOREIGN_STREAM))
         return
+    if stream.index == 0:
+        raise captured.invalidate(CudaError("cudaErrorStreamCaptureImplicit", Rule.FOREIGN_STREAM))
     if stream.capture is None:
         captured.fork(stream)
     elif stream.capture is not captured:

@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
-_TYPE_NAMES = {
+TYPE_NAMES = {
     torch.float32: "Float",
     torch.float64: "Double",
     torch.float16: "Half",
@@ -37,6 +37,10 @@ class SimTensor(torch.Tensor):
     is_cuda = property(lambda self: True)
     is_cpu = property(lambda self: False)
 
+    def __copy__(self) -> torch.Tensor:
+        """`copy.copy` shares the memory."""
+        return self.detach().requires_grad_(self.requires_grad)
+
     def record_stream(self, stream: Any) -> None:
         return None
 
@@ -47,6 +51,18 @@ class SimTensor(torch.Tensor):
 
 class SimParameter(SimTensor, torch.nn.Parameter):
     """`nn.Parameter` on the simulated device."""
+
+
+_subclasses: dict[type, type] = {}
+
+
+def sim_subclass(kind: type) -> type:
+    """The user's tensor subclass for the device."""
+    if issubclass(kind, SimTensor):
+        return kind
+    if kind not in _subclasses:
+        _subclasses[kind] = type(kind.__name__, (kind, SimTensor), {"__module__": kind.__module__})
+    return _subclasses[kind]
 
 
 def is_sim(value: object) -> bool:
@@ -80,7 +96,7 @@ def storage_id(tensor: torch.Tensor) -> int:
 
 def type_name(tensor: torch.Tensor) -> str:
     """What `Tensor.type()` prints for a CUDA tensor."""
-    return f"torch.cuda.{_TYPE_NAMES.get(tensor.dtype, 'Float')}Tensor"
+    return f"torch.cuda.{TYPE_NAMES.get(tensor.dtype, 'Float')}Tensor"
 
 
 class PinnedMemory:

@@ -135,9 +135,22 @@ def _needs_temporaries(destination: torch.Tensor, source: torch.Tensor) -> bool:
         return True
     if destination.shape != source.shape:
         return destination.numel() != 1
-    if destination.numel() == 1:
+    if destination.numel() == 1 or _one_block(destination, source):
         return False
     return not (destination.is_contiguous() and source.is_contiguous())
+
+
+def _one_block(destination: torch.Tensor, source: torch.Tensor) -> bool:
+    """Both lie alike in one block without gaps: the iteration over them is contiguous whatever the order of their dims."""
+    if destination.stride() != source.stride():
+        return False
+    extents = sorted((stride, size) for stride, size in zip(destination.stride(), destination.shape, strict=True) if size > 1)
+    expected = 1
+    for stride, size in extents:
+        if stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def _temporary(rt: Runtime, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

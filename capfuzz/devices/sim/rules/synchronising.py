@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from capfuzz.devices.errors import HostCopyError
-from capfuzz.devices.sim.kernels import Args, Kwargs, run_kernel, scan
+import torch
+
+from capfuzz.devices.errors import CudaError, HostCopyError, NotModelledError, ThrustError
+from capfuzz.devices.sim.kernels import Args, Kwargs, run_factory, run_kernel, scan
 from capfuzz.devices.sim.ops import Op, rule
+from capfuzz.devices.sim.tensor import is_sim
 
 if TYPE_CHECKING:
     from capfuzz.devices.sim.runtime import Runtime
@@ -22,6 +25,16 @@ def read_on_host(rt: Runtime) -> None:
     if rt.capturing is not None:
         rt.capturing.check_valid()
     rt.refuse_in_capture()
+
+
+def wait_in_thrust(rt: Runtime, algorithm: str) -> None:
+    """The host waits inside a Thrust algorithm, whose own exception says so."""
+    if rt.capturing is not None:
+        rt.capturing.check_valid()
+    try:
+        rt.refuse_in_capture()
+    except CudaError as error:
+        raise ThrustError(algorithm) from error
 
 
 def copy_to_host(rt: Runtime) -> None:
@@ -48,10 +61,8 @@ def local_scalar_dense(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     "aten::masked_select",
     "aten::_unique",
     "aten::_unique2",
-    "aten::unique_dim",
     "aten::unique_consecutive",
     "aten::unique_dim_consecutive",
-    "aten::equal",
     "aten::allclose",
     "aten::_linalg_check_errors",
     "aten::to_sparse",
@@ -66,6 +77,90 @@ def sized_by_values(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     return run_kernel(rt, op, args, kwargs)
 
 
+@rule("aten::unique_dim")
+def unique_dim(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
+    """Sorts the slices with Thrust, which waits."""
+    if _on_device(args, kwargs):
+        wait_in_thrust(rt, "merge_sort")
+    return run_kernel(rt, op, args, kwargs)
+
+
+_LONGEST_FUSED_MODE = 2048  # elements of a row: `TensorModeKernel.cpp`, 2 * MAX_BLOCK_SIZE
+
+
+@rule("aten::mode")
+def mode(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
+    """One fused kernel for short rows; for longer ones Thrust, which waits."""
+    tensor = args[0]
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", -1)
+    if is_sim(tensor) and tensor.dim() and tensor.shape[dim] > _LONGEST_FUSED_MODE:
+        wait_in_thrust(rt, "transform")
+    return run_kernel(rt, op, args, kwargs)
+
+
+@rule("aten::equal")
+def equal(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
+    """`cuda_equal` answers from the shapes, or for one memory on both sides, without reading."""
+    left, right = args
+    if _on_device(args, kwargs) and left.shape == right.shape and left.numel():
+        same_memory = left.data_ptr() == right.data_ptr() and left.stride() == right.stride() and not left.is_floating_point()
+        if not (same_memory and not left.is_complex()):
+            read_on_host(rt)
+    return run_kernel(rt, op, args, kwargs)
+
+
+@rule("aten::isin.Tensor_Tensor")
+def isin(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
+    """Many test elements are sorted, and the elements made unique first (`TensorCompare.cpp`)."""
+    elements, tested = args[0], args[1]
+    unique = args[2] if len(args) > 2 else kwargs.get("assume_unique", False)
+    if _on_device(args, kwargs) and elements.numel() and not unique:
+        if tested.numel() >= int(10 * elements.numel() ** 0.145):
+            read_on_host(rt)
+    return run_kernel(rt, op, args, kwargs)
+
+
+@rule("aten::searchsorted.Tensor", "aten::searchsorted.Scalar")
+def searchsorted(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
+    """The bounds of a sorter are checked on the host."""
+    if kwargs.get("sorter") is not None and _on_device(args, kwargs):
+        read_on_host(rt)
+    return run_kernel(rt, op, args, kwargs)
+
+
+@rule("aten::segment_reduce")
+def segment_reduce(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
+    """Unless told `unsafe`, the lengths are checked on the host."""
+    if not kwargs.get("unsafe", False) and _on_device(args, kwargs):
+        read_on_host(rt)
+    return run_kernel(rt, op, args, kwargs)
+
+
+@rule(
+    *(
+        f"aten::{name}.{kind}"
+        for name in ("linspace", "logspace")
+        for kind in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+    )
+)
+def range_with_tensor_bounds(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
+    """Bounds are read with `item()`, wherever they are."""
+    if _on_device(args, kwargs):
+        read_on_host(rt)
+    return run_factory(rt, op, tuple(a.as_subclass(torch.Tensor) if is_sim(a) else a for a in args), kwargs)
+
+
+@rule("aten::_linalg_eigh")
+def linalg_eigh(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
+    """With the vectors a pageable copy; without them cuSOLVER fails by itself, in words of its own."""
+    if _on_device(args, kwargs):
+        wants_vectors = args[2] if len(args) > 2 else kwargs.get("compute_v", True)
+        if not wants_vectors and rt.capturing is not None:
+            raise NotModelledError("torch.linalg.eigvalsh during capture is not modelled: cuSOLVER fails there by itself")
+        copy_to_host(rt)
+    return run_kernel(rt, op, args, kwargs)
+
+
 @rule("aten::repeat_interleave.Tensor")
 def repeat_interleave(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     """Without `output_size` the host reads the sum of the repeats."""
@@ -76,19 +171,13 @@ def repeat_interleave(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
 
 
 @rule(
-    "aten::bincount", "aten::_linalg_svd", "aten::linalg_lstsq", "aten::_linalg_eigh", "aten::_nested_tensor_from_tensor_list"
+    "aten::bincount",
+    "aten::_linalg_svd",
+    "aten::linalg_lstsq",
+    "aten::linalg_matrix_exp",
+    "aten::_nested_tensor_from_tensor_list",
 )
 def sized_through_pageable(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     if _on_device(args, kwargs):
-        copy_to_host(rt)
-    return run_kernel(rt, op, args, kwargs)
-
-
-@rule("aten::histc")
-def histc(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
-    """With `min == max` the bounds are the data's own, and come to the host."""
-    low = args[2] if len(args) > 2 else kwargs.get("min", 0)
-    high = args[3] if len(args) > 3 else kwargs.get("max", 0)
-    if low == high and _on_device(args, kwargs):
         copy_to_host(rt)
     return run_kernel(rt, op, args, kwargs)
