@@ -1,7 +1,8 @@
 """The pytest plugin: every corpus entry is a test, and its id is its path.
 
 Collected are `corpus/<target>/*.json` below whatever pytest is given, where `<target>` is a registered target or the file says
-that it is an entry. Heavy imports wait until there is an entry to run: the plugin is loaded in every pytest run.
+that it is an entry. The plugin is loaded in every pytest run and any project may have a directory called corpus, so whether a
+file is an entry is seen without importing a target: heavy imports wait until there is an entry to run.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from typing import Any
 
 import pytest
 
-_MARK = b'"capfuzz"'
-_HEAD = 1 << 16
+_TARGETS = Path(__file__).parent / "targets"
+_KEYS = (b'"schema"', b'"target"')  # an entry begins with them
+_MARK = b'"capfuzz"'  # and says further down which capfuzz it is from
+_HEAD = 1 << 12
+_MOST = 4 << 20
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,22 +42,27 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 def _is_entry(path: Path) -> bool:
-    from capfuzz.targets import targets
-
-    if path.parent.name in targets():
-        return True
     try:
+        if _is_target(path.parent.name):
+            return True
         with path.open("rb") as file:
-            return _MARK in file.read(_HEAD)
+            head = file.read(_HEAD)
+            return all(key in head for key in _KEYS) and _MARK in head + file.read(_MOST)
     except OSError:
         return False
+
+
+def _is_target(name: str) -> bool:
+    """Whether a module of `capfuzz.targets` registers a target of that name, seen in its source."""
+    module = _TARGETS / f"{name}.py"
+    return module.is_file() and b"\nTARGET = " in module.read_bytes()
 
 
 class EntryFile(pytest.File):
     """One entry file."""
 
     def collect(self) -> Iterable[EntryItem]:
-        yield EntryItem.from_parent(self, name=self.path.name)
+        yield EntryItem.from_parent(self, name=self.path.name, nodeid=self.nodeid)  # the file is the test
 
 
 class EntryFailed(Exception):
@@ -62,12 +71,6 @@ class EntryFailed(Exception):
 
 class EntryItem(pytest.Item):
     """One entry: it must show what its `expect` says."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        parent = self.parent
-        assert parent is not None
-        self._nodeid = parent.nodeid  # the path alone: the file is the test
 
     def runtest(self) -> None:
         from capfuzz import corpus
@@ -82,9 +85,13 @@ class EntryItem(pytest.Item):
         own = None
         spec = self._own(entry.target) if entry.expect is corpus.Expect.EQUIVALENT else None
         if spec is not None:
-            from capfuzz.campaign.subjects import import_function
+            from capfuzz.campaign.subjects import ImplementationError, user
+            from capfuzz.targets import get_target
 
-            own = import_function(spec)
+            try:
+                own = user(get_target(entry.target), spec).function
+            except ImplementationError as error:
+                raise EntryFailed(str(error)) from error
         with open_device("sim") as device:
             result = corpus.replay(device, entry, subject_of(entry, own, f"user:{spec}"))
         detail = entry_text(entry, result.subject.target, result.outcome)
@@ -111,5 +118,6 @@ class EntryItem(pytest.Item):
             return str(excinfo.value)
         return super().repr_failure(excinfo)
 
-    def reportinfo(self) -> tuple[Path, int, str]:
-        return self.path, 0, self.nodeid
+    def reportinfo(self) -> tuple[Path, None, str]:
+        # The header of a failure. Not the bare id: `-v` would take it for the name of a test, and turn its dots into colons.
+        return self.path, None, f"entry {self.nodeid}"

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from capfuzz.campaign.hypothesis_engine import UNLIMITED, property_of
+from capfuzz.campaign.hypothesis_engine import UNLIMITED, nothing_written, property_of
 from capfuzz.campaign.subjects import subject_from_label
 from capfuzz.devices import open_device
 from capfuzz.differential import check, explain
@@ -69,7 +69,7 @@ def main(spec: dict[str, Any]) -> None:
     subject = subject_from_label(spec["target"], spec["implementation"])
     instrument(atheris.instrument_func, subject.function)
     reporter = Reporter(spec["pipe"], subject)
-    with open_device(spec["device"]) as device:
+    with open_device(spec["device"]) as device, nothing_written():
         target = subject.target
 
         def body(case: Case) -> None:

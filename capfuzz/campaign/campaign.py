@@ -6,7 +6,7 @@ An engine calls `try_case`; everything else is the same for every engine.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from capfuzz import corpus as corpora
@@ -19,6 +19,7 @@ from capfuzz.findings.minimise import minimise
 from capfuzz.targets import Case, Subject
 
 CONFIRMATIONS = 2
+MINIMISE_SECONDS = 30.0
 PROGRESS_SECONDS = 0.25
 
 
@@ -120,69 +121,85 @@ class Campaign:
         self._covered.setdefault(name, set()).update(values)
 
     def fault(self, case: Case, outcome: Outcome) -> None:
-        """A failing case: explained, and if its signature is new, minimised, saved and reported."""
-        outcome = self._explain(case, outcome)
-        key = signature(self.subject.target.name, outcome)
-        if key in self.findings:
+        """A failing case: explained, and if its signature is new, minimised, saved and reported.
+
+        A fault that was seen is never lost: what interrupts this (Ctrl-C, closed output, a defect) goes on up, and the finding
+        is saved and reported as it is then. Raises `CampaignOver` when it is the last one that the budget allows.
+        """
+        finding = self._finding(case, outcome)
+        try:
+            finding = self._finding(case, self._explain(case, outcome))
+        except BaseException as error:
+            # Without its line it has another name; a known fault of the same kind is not to be saved twice.
+            if finding.outcome.label not in {known.outcome.label for known in self.findings.values()}:
+                self._keep(finding, _cut_short(error))
+            raise
+        if finding.signature in self.findings:
             return
-        self._say(Minimising(outcome.label))
-        finding = self._minimised(key, case, outcome)
-        self.findings[key] = finding
-        self._save(key, finding)
+        try:
+            self._say(Minimising(finding.outcome.label))
+            minimal, note = self._minimised(finding)
+        except BaseException as error:
+            self._keep(finding, _cut_short(error))
+            raise
+        self._keep(minimal, note)
         if self.budget.max_findings is not None and len(self.findings) >= self.budget.max_findings:
             raise CampaignOver
 
     # -- one finding ---------------------------------------------------------------------------------------------------
 
-    def _minimised(self, key: str, case: Case, outcome: Outcome) -> Finding:
+    def _minimised(self, found: Finding) -> tuple[Finding, str | None]:
+        """The finding with its smallest case and the axes that matter, and a note where time ran out before they were known."""
+        target = self.subject.target
+
         def still_fails(candidate: Case) -> bool:
             again = self._check(candidate)
-            if again.label != outcome.label:
+            if again.label != found.outcome.label:
                 return False
-            return signature(self.subject.target.name, self._explain(candidate, again)) == key
+            return signature(target.name, self._explain(candidate, again)) == found.signature
 
-        flaky = not all(still_fails(case) for _ in range(CONFIRMATIONS))
-        checks = 0
+        def in_time(candidate: Case) -> bool:
+            self._stop_if_spent()
+            return still_fails(candidate)
+
+        if not all(still_fails(found.case) for _ in range(CONFIRMATIONS)):
+            return replace(found, flaky=True), None
+        best = minimise(target, found.case, still_fails, self._seconds_for(MINIMISE_SECONDS))
+        missed = [] if best.complete else ["not fully minimised"]
         axes: dict[str, str] = {}
-        smallest = case
-        if not flaky:
-            try:
-                best = minimise(self.subject.target, case, still_fails)
-                smallest, checks = best.case, best.checks
-                axes = axes_that_matter(self.subject.target, smallest, still_fails)
-                outcome = self._explain(smallest, self._check(smallest))
-            except KeyboardInterrupt:
-                self.findings[key] = self._finding(key, case, outcome, 0, {}, flaky)
-                self._save(key, self.findings[key])
-                raise
-        return self._finding(key, smallest, outcome, checks, axes, flaky)
+        try:
+            axes = axes_that_matter(target, best.case, in_time)
+        except CampaignOver:
+            missed.append("axes not varied")
+        outcome = self._explain(best.case, self._check(best.case))
+        if signature(target.name, outcome) != found.signature:
+            return replace(found, flaky=True), None
+        note = f"{', '.join(missed)}: time ran out" if missed else None
+        return replace(found, case=best.case, outcome=outcome, checks=best.checks, axes=axes), note
 
-    def _finding(self, key: str, case: Case, outcome: Outcome, checks: int, axes: dict[str, str], flaky: bool) -> Finding:
+    def _finding(self, case: Case, outcome: Outcome) -> Finding:
         subject = self.subject
         return Finding(
             subject.target.name,
             subject.label,
             case,
             outcome,
-            key,
+            signature(subject.target.name, outcome),
             self.seed,
             self.device.name,
             self.engine,
-            checks,
-            axes,
-            flaky,
         )
 
-    def _save(self, key: str, finding: Finding) -> None:
-        if self.corpus is None:
-            self._say(Found(finding, None, True))
-            return
-        try:
-            path, is_new = corpora.save(self.corpus, key, corpora.from_finding(finding))
-        except corpora.CorpusError as error:
-            self._say(Found(finding, None, True, str(error)))
-        else:
-            self._say(Found(finding, path, is_new))
+    def _keep(self, finding: Finding, note: str | None) -> None:
+        """Saves and reports a finding; from here on its fault is known."""
+        self.findings[finding.signature] = finding
+        path, is_new, problem = None, True, None
+        if self.corpus is not None:
+            try:
+                path, is_new = corpora.save(self.corpus, finding.signature, corpora.from_finding(finding))
+            except corpora.CorpusError as error:
+                problem = str(error)
+        self._say(Found(finding, path, is_new, problem, note))
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
@@ -193,6 +210,10 @@ class Campaign:
     def _explain(self, case: Case, outcome: Outcome) -> Outcome:
         target = self.subject.target
         return explain(self.device, self.subject.function, target.feeds(case), target.reference, outcome)
+
+    def _seconds_for(self, most: float) -> float:
+        """`most`, or what is left of the budget where that is less."""
+        return most if self.budget.max_time is None else min(most, self.budget.max_time - self.seconds)
 
     def _stop_if_spent(self) -> None:
         if self.budget.max_time is not None and self.seconds >= self.budget.max_time:
@@ -206,3 +227,7 @@ class Campaign:
 
     def _say(self, event: Event) -> None:
         self._emit(event)
+
+
+def _cut_short(error: BaseException) -> str:
+    return f"not minimised: {'interrupted' if isinstance(error, KeyboardInterrupt) else 'capfuzz was stopped by an error'}"

@@ -34,12 +34,16 @@ class Minimising:
 
 @dataclass(frozen=True)
 class Found:
-    """A finding. `path` is its entry, None when nothing is saved; `is_new` is False when the corpus had it already."""
+    """A finding. `path` is its entry, None when nothing is saved; `is_new` is False when the corpus had it already.
+
+    `problem` says why it could not be saved, `note` what it lacks: it was interrupted, or time ran out.
+    """
 
     finding: Finding
     path: Path | None
     is_new: bool
     problem: str | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import configuration as hypothesis_configuration
 from hypothesis.strategies import SearchStrategy
 
 from capfuzz.campaign.campaign import Campaign, CampaignOver
 from capfuzz.targets import Case
 
 UNLIMITED = 10**9
+
+
+@contextlib.contextmanager
+def nothing_written() -> Iterator[None]:
+    """Hypothesis caches what it reads from source files in `.hypothesis/` of whatever directory it runs in.
+
+    It does without a cache that cannot be written, so its directory is put where none can be. A directory that the user
+    has named in the environment is used. The setting is the process's, and is put back.
+    """
+    if os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY"):
+        yield
+        return
+    before = getattr(hypothesis_configuration, "__hypothesis_home_directory", None)
+    hypothesis_configuration.set_hypothesis_home_dir(Path(os.devnull) / "hypothesis")
+    try:
+        yield
+    finally:
+        hypothesis_configuration.set_hypothesis_home_dir(before)
 
 
 def property_of(strategy: SearchStrategy[Case], body: Callable[[Case], None], examples: int, number: int) -> Callable[[], None]:
@@ -37,7 +59,8 @@ def run(campaign: Campaign) -> None:
     examples = campaign.budget.max_examples
     test = property_of(campaign.subject.target.strategy(), campaign.try_case, examples or UNLIMITED, campaign.seed)
     try:
-        test()
+        with nothing_written():
+            test()
     except CampaignOver:
         return
     campaign.exhausted = examples is None or campaign.cases < examples

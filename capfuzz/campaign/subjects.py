@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from capfuzz.targets import Subject, Target, get_target, shipped, variant
+from capfuzz.targets import Case, InvalidCaseError, Subject, Target, get_target, shipped, variant
+from capfuzz.targets.axes import StepIntAxis
 
 
 class ImplementationError(ValueError):
-    """`--impl` does not name a function that can be imported."""
+    """`--impl` does not name a function that can be imported and takes the target's arguments."""
 
 
 def subject_from_label(target_name: str, label: str) -> Subject:
@@ -26,10 +28,42 @@ def subject_from_label(target_name: str, label: str) -> Subject:
 
 def user(target: Target, spec: str) -> Subject:
     """The function `MODULE:FUNCTION`, looked up from the working directory too. Raises `ImplementationError`."""
-    return Subject(target, f"user:{spec}", import_function(spec))
+    function = import_function(spec)
+    check_arguments(target, spec, function)
+    return Subject(target, f"user:{spec}", function)
+
+
+def check_arguments(target: Target, spec: str, function: Callable[..., Any]) -> None:
+    """Raises `ImplementationError` unless `function` can be called with the target's arguments: what it would raise in every
+    case is a mistake of the user, not a finding."""
+    try:
+        # Of the function as it is called: a decorator may supply arguments that what it wraps needs.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # a builtin: nothing is known of it
+        return
+    names = _arguments(target)
+    try:
+        signature.bind(**dict.fromkeys(names))
+    except TypeError as error:
+        takes = ", ".join(signature.parameters) or "nothing"
+        raise ImplementationError(
+            f"--impl {spec!r}: takes {takes}; {target.name} calls it with {', '.join(names)}, by name: {error}"
+        ) from error
+
+
+def _arguments(target: Target) -> list[str]:
+    """The names that every implementation of the target is called with: those of its simplest case."""
+    step: dict[str, int | list[int]] = {
+        axis.name: axis.least if isinstance(axis, StepIntAxis) else [axis.least] for axis in target.stepped
+    }
+    try:
+        return list(target.feeds(Case({axis.name: axis.simplest for axis in target.fixed}, [step]))[0])
+    except InvalidCaseError:  # a target whose axes are not simple together: its reference gets the same arguments
+        return list(inspect.signature(target.reference).parameters)
 
 
 def import_function(spec: str) -> Callable[..., Any]:
+    """Raises `ImplementationError`."""
     module_name, separator, function_name = spec.partition(":")
     if not separator or not module_name or not function_name:
         raise ImplementationError(f"--impl {spec!r}: write MODULE:FUNCTION, for example mypackage.ops:fold_indptr")
@@ -43,7 +77,14 @@ def import_function(spec: str) -> Callable[..., Any]:
                 f"--impl {spec!r}: no module named {error.name!r} in {os.getcwd()} or among the installed packages"
             ) from error
         raise ImplementationError(f"--impl {spec!r}: importing {module_name} failed: {error}") from error
-    except Exception as error:
+    except SystemExit as error:
+        raise ImplementationError(
+            f"--impl {spec!r}: importing {module_name} failed: it ends the process (sys.exit({error.code!r})); "
+            "what is a program has to be under `if __name__ == '__main__':`"
+        ) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also what is no `Exception`, such as pytest's Skipped
         raise ImplementationError(
             f"--impl {spec!r}: importing {module_name} failed: {type(error).__name__}: {error}"
         ) from error

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from capfuzz.campaign.events import Event, Finished, Found, Minimising, Progress, Started
-from capfuzz.cli.text import finding_text
+from capfuzz.cli.errors import OutputClosed, output_error
+from capfuzz.cli.text import counted, finding_text
 from capfuzz.targets import get_target
 
 PLAIN_SECONDS = 10.0
 
 
-class OutputClosed(BaseException):
-    """Whoever read our output has gone (`| head`). Not an `Exception`: no engine may take it for a failing case."""
-
-
 class _Console(Console):
+    """What cannot be written is never a fault of the case, or of capfuzz: it ends the verb."""
+
     def on_broken_pipe(self) -> None:
         raise OutputClosed
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        try:
+            super().print(*objects, **options)
+        except OSError as error:
+            raise output_error(error) from error
+
 
 def console() -> Console:
+    """Standard output. Printing raises `OutputClosed` and `OutputFailed`."""
     return _Console(highlight=False, markup=False, soft_wrap=True)
 
 
@@ -59,7 +66,7 @@ class ConsoleHandler:
         self._started = event
         seed = "" if event.seed is None else f", seed {event.seed}"
         limits = [
-            f"{event.max_examples} cases" if event.max_examples else "",
+            counted(event.max_examples, "case") if event.max_examples else "",
             f"{event.max_time:g} s" if event.max_time else "",
         ]
         budget = " or ".join(limit for limit in limits if limit) or "no limit"
@@ -74,7 +81,7 @@ class ConsoleHandler:
 
     def _progress(self, event: Progress) -> None:
         rate = event.cases / event.seconds if event.seconds else 0.0
-        text = f"{event.cases} cases, {event.seconds:.1f} s, {rate:.0f}/s, {event.findings} findings"
+        text = f"{counted(event.cases, 'case')}, {event.seconds:.1f} s, {rate:.0f}/s, {counted(event.findings, 'finding')}"
         self._status(text)
         if not self._out.is_terminal and event.seconds >= self._next_plain:
             self._next_plain = event.seconds + PLAIN_SECONDS
@@ -83,7 +90,7 @@ class ConsoleHandler:
     def _found(self, event: Found) -> None:
         finding = event.finding
         self._out.print()
-        self._out.print(finding_text(finding, get_target(finding.target)))
+        self._out.print(finding_text(finding, get_target(finding.target), event.note))
         if event.path is not None:
             self._out.print(f"  {'entry':<11}{event.path}{'' if event.is_new else ' (already in the corpus)'}")
         if event.problem is not None:
@@ -95,11 +102,11 @@ class ConsoleHandler:
         self.close()
         for name, values in event.coverage.items():
             self._out.print(f"  {name:<16}{_summary(values)}")
-        what = "no findings" if not event.findings else f"{event.findings} finding{'s' if event.findings > 1 else ''}"
+        what = counted(event.findings, "finding") if event.findings else "no findings"
         rate = event.cases / event.seconds if event.seconds else 0.0
         ending = ", interrupted" if event.interrupted else ""
-        ending = f", all {event.cases} combinations" if event.exhausted else ending
-        self._out.print(f"{what}: {event.cases} cases in {event.seconds:.1f} s ({rate:.0f}/s){ending}")
+        ending = f", all {counted(event.cases, 'combination')}" if event.exhausted else ending
+        self._out.print(f"{what}: {counted(event.cases, 'case')} in {event.seconds:.1f} s ({rate:.0f}/s){ending}")
 
 
 def reproduce(target: str, implementation: str, engine: str, seed: int | None) -> str:

@@ -8,6 +8,7 @@ import platform
 import click
 import torch
 
+from capfuzz.cli.console import console
 from capfuzz.cli.exit_code import ExitCode
 from capfuzz.devices import open_device
 from capfuzz.differential import Verdict, check
@@ -18,14 +19,15 @@ from capfuzz.version import VERSION
 @click.command()
 def doctor() -> int:
     """Say what this machine has, and check that the simulated device tells a known fault from its mended form."""
-    click.echo(f"capfuzz     {VERSION}")
-    click.echo(f"python      {platform.python_version()} ({platform.machine()})")
-    click.echo(f"torch       {torch.__version__}")
-    click.echo(f"gpu         {_gpu()}")
+    out = console()
+    out.print(f"capfuzz     {VERSION}")
+    out.print(f"python      {platform.python_version()} ({platform.machine()})")
+    out.print(f"torch       {torch.__version__}")
+    out.print(f"gpu         {_gpu()}")
     for package in ("numpy", "hypothesis", "msgspec", "pytest", "atheris"):
-        click.echo(f"{package:<11} {_version(package)}")
+        out.print(f"{package:<11} {_version(package)}")
     healthy = _simulated_device_works()
-    click.echo(f"sim         {'works' if healthy else 'FAILS: a known fault and its mended form get the wrong verdicts'}")
+    out.print(f"sim         {'works' if healthy else 'FAILS: a known fault and its mended form get the wrong verdicts'}")
     return ExitCode.OK if healthy else ExitCode.HARNESS
 
 

@@ -1,6 +1,9 @@
-"""Errors of the verbs: one line that says what, where and what to do, and the exit status that fits."""
+"""Every way in which a verb can end badly: what is said of it, and the exit status that fits. `main` does both."""
 
 from __future__ import annotations
+
+import traceback
+from typing import IO, Any
 
 import click
 
@@ -17,3 +20,42 @@ class HarnessError(click.ClickException):
     """capfuzz itself, or the machine below it, failed."""
 
     exit_code = ExitCode.HARNESS
+
+
+class DefectError(HarnessError):
+    """capfuzz failed in a way that nobody foresaw. Shown with the traceback: the person who mends it needs it."""
+
+    def __init__(self, error: BaseException, where: str = "capfuzz failed") -> None:
+        text = str(error) or "no message"
+        super().__init__(
+            f"{where}: {type(error).__name__}: {text}\nThis is a defect of capfuzz, not a finding; what was found is above"
+        )
+        self.error = error
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        traceback.print_exception(self.error, file=file)
+        super().show(file)
+
+
+class OutputClosed(BaseException):
+    """Whoever read our output has gone (`| head`). Not an `Exception`: no engine may take it for a failing case."""
+
+
+class OutputFailed(BaseException):
+    """Our output cannot be written (a full disk). Not an `Exception`, for the same reason."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"standard output cannot be written: {error.strerror or error}")
+
+
+class ProgramFailed(BaseException):
+    """The program under `capfuzz sim` ended with an exception of its own, `error`: it ends as it does under python."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def output_error(error: OSError) -> OutputClosed | OutputFailed:
+    """What an error while writing to standard output is."""
+    return OutputClosed() if isinstance(error, BrokenPipeError) else OutputFailed(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from capfuzz.cli import options
+from capfuzz.cli.console import console
 from capfuzz.targets import Target, targets
 
 
@@ -13,8 +14,9 @@ from capfuzz.targets import Target, targets
 def list_targets(names: tuple[str, ...]) -> None:
     """Show targets, their axes and their faulty variants with the verdict that each must get."""
     chosen = [options.target_of(name) for name in names] if names else list(targets().values())
+    out = console()
     for target in chosen:
-        click.echo(_text(target))
+        out.print(_text(target))
 
 
 def _text(target: Target) -> str:

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from capfuzz.campaign.subjects import ImplementationError, user
+from capfuzz.campaign.subjects import ImplementationError, check_arguments, import_function, user
 from capfuzz.cli.errors import BadInputError
 from capfuzz.targets import Subject, Target, UnknownNameError, get_target, shipped, variant
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 DEFAULT_CORPUS = Path("corpus")
+
+
+class Seconds(click.FloatRange):
+    """A time above 0. `nan` compares with nothing and `inf` is no limit: neither is one."""
+
+    name = "number of seconds"
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return seconds
+
 
 device_option: Decorator = click.option(
     "--device",
@@ -43,6 +60,22 @@ def target_of(name: str) -> Target:
     try:
         return get_target(name)
     except UnknownNameError as error:
+        raise BadInputError(str(error)) from error
+
+
+def own_function(impl: str) -> Callable[..., Any]:
+    """The function that --impl names. Raises `BadInputError`."""
+    try:
+        return import_function(impl)
+    except ImplementationError as error:
+        raise BadInputError(str(error)) from error
+
+
+def fits(target: Target, impl: str, function: Callable[..., Any]) -> None:
+    """Raises `BadInputError` unless the function that --impl names takes the arguments of `target`."""
+    try:
+        check_arguments(target, impl, function)
+    except ImplementationError as error:
         raise BadInputError(str(error)) from error
 
 

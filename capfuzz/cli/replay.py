@@ -7,12 +7,11 @@ from pathlib import Path
 import click
 
 from capfuzz import corpus as corpora
-from capfuzz.campaign.subjects import ImplementationError, import_function
 from capfuzz.cli import options
 from capfuzz.cli.console import console
 from capfuzz.cli.errors import BadInputError
 from capfuzz.cli.exit_code import ExitCode
-from capfuzz.cli.text import entry_text
+from capfuzz.cli.text import counted, entry_text
 from capfuzz.corpus.replay import Status, subject_of
 from capfuzz.devices import open_device
 
@@ -30,12 +29,7 @@ def replay(entries: tuple[Path, ...], impl: str | None, device: str, quiet: bool
     entry runs on your own function.
     """
     paths = corpora.find_entries(_given(entries))
-    own = None
-    if impl is not None:
-        try:
-            own = import_function(impl)
-        except ImplementationError as error:
-            raise BadInputError(str(error)) from error
+    own = None if impl is None else options.own_function(impl)
     out = console()
     counts = dict.fromkeys([*(status.value for status in Status), "ERROR"], 0)
     with open_device(options.device_name(device)) as opened:
@@ -47,6 +41,8 @@ def replay(entries: tuple[Path, ...], impl: str | None, device: str, quiet: bool
                 out.print(f"ERROR    {error}", style="red")
                 continue
             subject = subject_of(entry, own, f"user:{impl}")
+            if impl is not None and own is not None:
+                options.fits(subject.target, impl, own)
             result = corpora.replay(opened, entry, subject)
             counts[result.status.value] += 1
             recorded = f" (recorded: {entry.label})" if result.status is Status.CHANGED else ""
@@ -57,7 +53,7 @@ def replay(entries: tuple[Path, ...], impl: str | None, device: str, quiet: bool
             if result.outcome.is_fault and not quiet:
                 out.print(entry_text(entry, subject.target, result.outcome))
                 out.print()
-    out.print(f"{len(paths)} entries: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count))
+    out.print(f"{counted(len(paths), 'entry')}: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count))
     if counts["FAILED"] or counts["CHANGED"]:
         return ExitCode.FINDINGS
     return ExitCode.USAGE if counts["ERROR"] else ExitCode.OK

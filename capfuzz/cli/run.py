@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import traceback
 from pathlib import Path
 
 import click
@@ -19,7 +18,7 @@ from capfuzz.campaign import (
 )
 from capfuzz.cli import options
 from capfuzz.cli.console import ConsoleHandler, console
-from capfuzz.cli.errors import BadInputError, HarnessError
+from capfuzz.cli.errors import BadInputError, DefectError, HarnessError
 from capfuzz.cli.exit_code import ExitCode
 from capfuzz.devices import open_device
 from capfuzz.targets import Subject
@@ -39,7 +38,7 @@ ATHERIS_SECONDS = 60.0
     help="Stop after this many cases. [default: 2000, or none with --max-time or atheris]",
 )
 @click.option(
-    "--max-time", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Stop after this many seconds."
+    "--max-time", type=options.Seconds(), metavar="SECONDS", help="Stop after this many seconds, minimising included."
 )
 @click.option("--max-findings", type=click.IntRange(min=1), help="Stop after this many findings.")
 @click.option("-x", "stop_first", is_flag=True, help="Stop after the first finding.")
@@ -95,7 +94,9 @@ def fuzz(subject: Subject, device: str, engine: str, seed: int, budget: Budget, 
                 engines()[engine](campaign)
             except CampaignOver:
                 pass
-            except (KeyboardInterrupt, CampaignFailed):
+            except AtherisMissingError:
+                raise
+            except (KeyboardInterrupt, CampaignFailed, Exception):
                 campaign.finish(interrupted=True)
                 raise
             campaign.finish()
@@ -103,8 +104,7 @@ def fuzz(subject: Subject, device: str, engine: str, seed: int, budget: Budget, 
     except AtherisMissingError as error:
         raise BadInputError(str(error)) from error
     except CampaignFailed as error:
-        traceback.print_exception(error.__cause__)
-        raise HarnessError(f"{error}\nThis is a defect of capfuzz, not a finding; what was found is above") from error
+        raise DefectError(error.__cause__ or error, str(error)) from error
     except AtherisFailedError as error:
         raise HarnessError(str(error)) from error
     finally:

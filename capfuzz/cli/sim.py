@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from capfuzz.cli.errors import BadInputError
+from capfuzz.cli.errors import BadInputError, ProgramFailed
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -25,12 +25,14 @@ def sim(module: bool, program: str, args: tuple[str, ...]) -> None:
     sys.argv = [program, *args]
     sys.path.insert(0, os.getcwd() if module else str(Path(program).resolve().parent))
     with simulated():
-        if module:
-            try:
+        try:
+            if module:
                 runpy.run_module(program, run_name="__main__", alter_sys=True)
-            except ImportError as error:
-                if error.name in (None, program) and program in str(error):
-                    raise BadInputError(f"-m {program}: {error}") from error
-                raise
-        else:
-            runpy.run_path(program, run_name="__main__")
+            else:
+                runpy.run_path(program, run_name="__main__")
+        except (KeyboardInterrupt, SystemExit):  # as under python, Ctrl-C without its traceback
+            raise
+        except BaseException as error:
+            if module and isinstance(error, ImportError) and error.name in (None, program) and program in str(error):
+                raise BadInputError(f"-m {program}: {error}") from error
+            raise ProgramFailed(error) from error

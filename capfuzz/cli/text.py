@@ -23,13 +23,23 @@ def field(name: str, text: str) -> str:
     return "\n".join([f"  {name:<{_WIDTH}}{first}", *(f"  {'':<{_WIDTH}}{line}" for line in rest)])
 
 
-def finding_text(finding: Finding, target: Target) -> str:
-    """A finding: verdict, line, what CUDA says, the minimal case, what differs, the axes that matter, how to mend it."""
+def counted(number: int, noun: str) -> str:
+    """`1 case`, `2 cases`, `2 entries`."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
+
+
+def finding_text(finding: Finding, target: Target, note: str | None = None) -> str:
+    """A finding: verdict, line, what CUDA says, the minimal case, what differs, the axes that matter, how to mend it.
+
+    `note` says what the finding lacks.
+    """
     lines = [f"FINDING  {finding.outcome.label}  in {finding.target} ({finding.implementation})", *_where(finding.blame)]
     lines += [field("message", finding.outcome.message)] if finding.outcome.message else []
     if finding.flaky:
         lines.append(field("flaky", "did not show every time the same case was run; not minimised"))
     lines.append(field("case", case_text(target, finding.case)))
+    lines += [field("note", note)] if note else []
     if finding.outcome.mismatch is not None:
         lines.append(field("differs", mismatch_text(finding.outcome.mismatch)))
     lines += _axes(finding.axes)

@@ -6,6 +6,8 @@ field, a wrong type, a value out of range, an unknown target) is one `CorpusErro
 
 from __future__ import annotations
 
+import re
+import stat
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from capfuzz.targets import Case, InvalidCaseError, Target, UnknownNameError, ge
 from capfuzz.version import VERSION
 
 SCHEMA_VERSION = 1
+_SOME_VALUE = "[...]"
 MAX_BYTES = 4 << 20  # an entry is a minimal case; one of this size is not an entry
 
 
@@ -91,18 +94,29 @@ def from_finding(finding: Finding) -> Entry:
 
 def load(path: Path) -> Entry:
     """Reads and checks one entry. Raises `CorpusError`."""
-    try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise CorpusError(path, f"is {size} bytes; an entry has at most {MAX_BYTES}")
-        data = path.read_bytes()
-    except OSError as error:
-        raise CorpusError(path, f"cannot be read: {error.strerror or error}") from error
+    data = _read(path)
     try:
         raw = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorpusError(path, f"is not JSON: {error}") from error
     return _checked(path, raw)
+
+
+def _read(path: Path) -> bytes:
+    """The whole file, at most `MAX_BYTES`: a FIFO would wait for ever, a device or a growing file need not end."""
+    try:
+        about = path.stat()
+        if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):  # opening a directory says what it is
+            raise CorpusError(path, "is not a regular file")
+        if about.st_size > MAX_BYTES:
+            raise CorpusError(path, f"is {about.st_size} bytes; an entry has at most {MAX_BYTES}")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise CorpusError(path, f"cannot be read: {error.strerror or error}") from error
+    if len(data) > MAX_BYTES:
+        raise CorpusError(path, f"is more than {MAX_BYTES} bytes; an entry has at most that")
+    return data
 
 
 def _checked(path: Path, raw: Any) -> Entry:
@@ -116,7 +130,7 @@ def _checked(path: Path, raw: Any) -> Entry:
     try:
         entry = msgspec.convert(raw, Entry)
     except msgspec.ValidationError as error:
-        raise CorpusError(path, f"field {_field(str(error))}") from error
+        raise CorpusError(path, f"field {_field(raw, str(error))}") from error
     try:
         target = get_target(entry.target)
     except UnknownNameError as error:
@@ -134,18 +148,72 @@ def _check_names(path: Path, entry: Entry, target: Target) -> None:
     if kind == "variant" and name not in target.variants:
         known = ", ".join(target.variants)
         raise CorpusError(path, f"field $.implementation: {target.name} has no variant {name!r}; there are: {known}")
-    if kind not in ("shipped", "variant", "user") or (kind == "shipped") == bool(name):
+    named = {"shipped": not name, "variant": bool(name), "user": all(name.partition(":"))}
+    if entry.implementation == "shipped:" or not named.get(kind, False):
         raise CorpusError(
             path, f"field $.implementation: must be shipped, variant:NAME or user:MODULE:FUNCTION, is {entry.implementation!r}"
         )
     if entry.verdict is Verdict.EQUIVALENT:
         raise CorpusError(path, "field $.verdict: an entry records a fault; equivalent is not one")
-    causes = {Verdict.CAPTURE_ERROR: [r.value for r in Rule], Verdict.DIVERGENCE: [c.value for c in Cause]}.get(entry.verdict)
-    if causes is not None and entry.cause not in causes:
-        raise CorpusError(path, f"field $.cause: must be one of {', '.join(causes)}, is {entry.cause!r}")
+    _check_cause(path, entry)
 
 
-def _field(message: str) -> str:
-    """msgspec says `Expected `int`, got `str` - at `$.case.steps[0]``; put the field first."""
+def _check_cause(path: Path, entry: Entry) -> None:
+    """An entry whose label no check gives could never fail as recorded."""
+    verdict, cause = entry.verdict, entry.cause
+    causes = {Verdict.CAPTURE_ERROR: [r.value for r in Rule], Verdict.DIVERGENCE: [c.value for c in Cause]}.get(verdict)
+    if causes is not None:
+        if cause not in causes:
+            raise CorpusError(path, f"field $.cause: must be one of {', '.join(causes)}, is {cause!r}")
+    elif verdict in (Verdict.EAGER_ERROR, Verdict.REPLAY_ERROR):
+        if not cause:
+            raise CorpusError(path, f"field $.cause: must be the name of the exception of this {verdict.value}, is {cause!r}")
+    elif cause is not None:
+        raise CorpusError(path, f"field $.cause: must be null, {verdict.value} has none; is {cause!r}")
+
+
+def _field(raw: Any, message: str) -> str:
+    """msgspec says `Expected `int`, got `str` - at `$.case.steps[0][...]``; put the field first, with its name in the map."""
     what, separator, where = message.rpartition(" - at `")
-    return f"{where.rstrip('`')}: {what}" if separator else f"$: {message}"
+    if not separator:
+        return f"$: {message}"
+    return f"{_named(raw, where.rstrip('`'))}: {what}"
+
+
+def _named(raw: Any, where: str) -> str:
+    """The path of a field with its `[...]`, some value of a map, replaced by that value's name.
+
+    The first wrong value shows when the map is halved. Only for an entry that is being refused: `raw` is changed.
+    """
+    before, separator, _ = where.partition(_SOME_VALUE)
+    if not separator:
+        return where
+    values = _at(raw, before)
+    everything = dict(values)
+    names = list(everything)
+    while len(names) > 1:
+        values.clear()
+        values.update((name, everything[name]) for name in names[: len(names) // 2])
+        wrong = _where(raw).startswith(before + _SOME_VALUE)
+        names = names[: len(names) // 2] if wrong else names[len(names) // 2 :]
+    [name] = names
+    shown = f".{name}" if name.isidentifier() and len(name) <= 40 else f"[{name[:40]!r}]"
+    return where.replace(_SOME_VALUE, shown, 1)
+
+
+def _where(raw: Any) -> str:
+    """Where msgspec finds the first wrong value; empty if there is none."""
+    try:
+        msgspec.convert(raw, Entry)
+    except msgspec.ValidationError as error:
+        return str(error).rpartition(" - at `")[2].rstrip("`")
+    return ""
+
+
+def _at(raw: Any, where: str) -> dict[str, Any]:
+    """What lies at a path such as `$.case.steps[0]`."""
+    inner = raw
+    for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", where):
+        inner = inner[name] if name else inner[int(index)]
+    found: dict[str, Any] = inner
+    return found

@@ -38,6 +38,11 @@ def value(dtype: torch.dtype, side: int) -> float | int | bool | None:
 CAPTURE_VALUES = {dtype: pair[CAPTURE] for dtype, pair in _VALUES.items()}
 
 
+def torch_fills_memory() -> bool:
+    """Under the deterministic flag PyTorch itself fills what `torch.empty` returns."""
+    return torch.are_deterministic_algorithms_enabled() and torch._C._get_deterministic_fill_uninitialized_memory()
+
+
 def fill(tensor: torch.Tensor, side: int) -> None:
     """Poisons `tensor` in place. Call it with no mode active."""
     poison = value(tensor.dtype, side)

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.utils.dlpack
 
 from capfuzz.devices.errors import Rule, not_permitted
-from capfuzz.devices.sim import accelerator, cuda_memory, streams
+from capfuzz.devices.sim import accelerator, cuda_memory, host_arguments, streams, telling  # noqa: F401  (some register handlers)
 from capfuzz.devices.sim.cuda_memory import TOTAL_MEMORY
 from capfuzz.devices.sim.generators import Generator
 from capfuzz.devices.sim.graph import CUDAGraph
-from capfuzz.devices.sim.making import legacy_tensor, make_as_tensor, make_asarray, make_tensor
+from capfuzz.devices.sim.making import legacy_tensor
 from capfuzz.devices.sim.replaced import Replacements, function_for_this_thread
 from capfuzz.devices.sim.runtime import active, current
 from capfuzz.devices.sim.surface import names_cuda
@@ -23,6 +24,7 @@ from capfuzz.devices.sim.threads import starting_on_the_machine
 
 NAME = "capfuzz simulated GPU"
 _REAL_GRAPH = torch.cuda.graph
+_REAL_FROM_DLPACK = torch.utils.dlpack.from_dlpack
 _REAL_GROUP = torch._C._group_tensors_by_device_and_dtype
 
 
@@ -76,12 +78,31 @@ def _set_rng_state(new_state: torch.Tensor, device: Any = "cuda") -> None:
     current().generator.set_state(new_state)
 
 
+_SYNC_MODES = ("default", "warn", "error")
+
+
+def _set_sync_debug_mode(debug_mode: int | str) -> None:
+    name = _SYNC_MODES[debug_mode] if isinstance(debug_mode, int) else debug_mode
+    if name not in _SYNC_MODES:
+        raise RuntimeError("invalid value of debug_mode, expected one of `default`, `warn`, `error`")
+    current().machine.sync_debug_mode = name
+
+
 def _sleep(cycles: int) -> None:
     """A kernel that does nothing for a while: here for no time at all."""
     capturing = current().capturing
     if capturing is not None:
         capturing.check_valid()
         capturing.add_work(current(), "_sleep")
+
+
+def _from_dlpack(ext_tensor: Any, **kwargs: Any) -> torch.Tensor:
+    """A device tensor goes through DLPack as what it is: the same memory."""
+    if is_sim(ext_tensor):
+        shared: torch.Tensor = ext_tensor.detach()
+        return shared
+    made: torch.Tensor = _REAL_FROM_DLPACK(ext_tensor, **kwargs)
+    return made
 
 
 def _group_by_device_and_dtype(tensorlistlist: Any, with_indices: bool = False) -> Any:
@@ -150,8 +171,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "synchronize": _synchronize,
     "is_current_stream_capturing": lambda: current().capturing is not None,
     "get_stream_from_external": streams.ExternalStream,
-    "set_sync_debug_mode": lambda debug_mode: None,
-    "get_sync_debug_mode": _constant(0),
+    "set_sync_debug_mode": _set_sync_debug_mode,
+    "get_sync_debug_mode": lambda: _SYNC_MODES.index(current().machine.sync_debug_mode),
     "manual_seed": lambda seed: current().generator.manual_seed(int(seed)),
     "manual_seed_all": lambda seed: current().generator.manual_seed(int(seed)),
     "seed": lambda: current().generator.seed(),
@@ -230,12 +251,13 @@ def _install(names: Replacements) -> None:
         names.put(torch.cuda.graphs, name, getattr(torch.cuda, name))
     names.put(torch.cuda, "default_generators", _DefaultGenerators(torch.cuda.default_generators))
     names.put(torch, "Generator", Generator)
-    names.functions(torch, {"tensor": make_tensor, "as_tensor": make_as_tensor, "asarray": make_asarray})
     empty_host_cache = getattr(torch._C, "_host_emptyCache", None)  # a CPU build has none, and `torch.cuda.graph` calls it
     names.put(torch._C, "_host_emptyCache", function_for_this_thread(_constant(None), empty_host_cache))
     names.functions(torch._C, {"_group_tensors_by_device_and_dtype": _group_by_device_and_dtype})
     names.functions(torch.backends.cuda, {"is_built": _constant(True)})
     names.functions(torch, _AUTOCAST)
+    names.functions(torch, {"from_dlpack": _from_dlpack})
+    names.functions(torch.utils.dlpack, {"from_dlpack": _from_dlpack})
     names.functions(torch.accelerator, accelerator.FUNCTIONS)
     names.put(threading.Thread, "start", starting_on_the_machine(threading.Thread.start))
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _REAL_GENERATOR = torch.Generator
 
 
-def _refused(call: str) -> RuntimeError:
+def refused_in_capture(call: str) -> RuntimeError:
     return RuntimeError(
         f"{call} during CUDA graph capture. If you need this call to be captured, please file an issue. "
         "Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive"
@@ -57,18 +57,16 @@ class SimGenerator(_REAL_GENERATOR):
         if capture is None:
             root.offset = 0
             _REAL_GENERATOR.manual_seed(root, seed)
-        elif seed != root.initial_seed():
+        elif seed != root.initial_seed():  # the same one is let through, and changes nothing
             raise RuntimeError(
                 "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as "
                 "the original seed."
             )
-        else:
-            draws_of(capture, root).rewind()
         return self
 
     def seed(self) -> int:
         if self._capture() is not None:
-            raise _refused("Cannot call CUDAGeneratorImpl::seed")
+            raise refused_in_capture("Cannot call CUDAGeneratorImpl::seed")
         return _REAL_GENERATOR.seed(self.root)
 
     def initial_seed(self) -> int:
@@ -91,12 +89,12 @@ class SimGenerator(_REAL_GENERATOR):
     def get_offset(self) -> int:
         """How many draws there were, times four: not the hardware's number, but it moves as that does."""
         if self._capture() is not None:
-            raise _refused("Cannot call CUDAGeneratorImpl::get_offset")
+            raise refused_in_capture("Cannot call CUDAGeneratorImpl::get_offset")
         return self.root.offset
 
     def set_offset(self, offset: int) -> SimGenerator:
         if self._capture() is not None:
-            raise _refused("Cannot call CUDAGeneratorImpl::set_offset")
+            raise refused_in_capture("Cannot call CUDAGeneratorImpl::set_offset")
         if offset != self.root.offset:
             raise NotModelledError("torch.Generator.set_offset is not modelled by the simulated device: use set_state")
         return self
@@ -143,10 +141,6 @@ class Draws:
                 "setting a generator's state during capture is modelled only for a state that was read in the same capture"
             )
         self._capture.add_host_node("rng_go_back", partial(self._recall, key))
-
-    def rewind(self) -> None:
-        self.go_back(self._initial)
-        _REAL_GENERATOR.set_state(self._root, self._initial)
 
     def _remember(self, key: bytes) -> None:
         self._marks[key] = _REAL_GENERATOR.get_state(self._root)
@@ -198,7 +192,7 @@ class Generator(_REAL_GENERATOR, metaclass=_IsGenerator):
         if runtime is None or not names_cuda(device):
             return _REAL_GENERATOR(device)
         if runtime.capture is not None:
-            raise _refused("Cannot construct a new CUDAGeneratorImpl")
+            raise refused_in_capture("Cannot construct a new CUDAGeneratorImpl")
         return runtime.machine.new_generator()
 
 

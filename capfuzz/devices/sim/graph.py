@@ -18,9 +18,9 @@ import torch
 
 from capfuzz.devices import poison
 from capfuzz.devices.errors import CudaError, Rule, not_permitted
-from capfuzz.devices.sim.generators import Draws, SimGenerator
+from capfuzz.devices.sim.generators import Draws, SimGenerator, refused_in_capture
 from capfuzz.devices.sim.ops import Op
-from capfuzz.devices.sim.runtime import Runtime, current
+from capfuzz.devices.sim.runtime import Runtime, active, current
 from capfuzz.devices.sim.tensor import SimTensor, is_sim, storage_id, tag_all
 from capfuzz.devices.trace import Location, here
 from capfuzz.devices.tracer import Tracer
@@ -77,9 +77,11 @@ def _has_host_tensor(values: Any) -> bool:
 class Capture:
     """One capture under way: the streams that take part, the nodes so far, the memory that must be put back."""
 
-    def __init__(self, origin: StreamState, mode: str) -> None:
-        self.origin = origin
+    def __init__(self, runtime: Runtime, mode: str) -> None:
+        self.runtime = runtime
+        self.origin = origin = runtime.stream
         self.mode = mode
+        self.outer = runtime.capture
         self.active = True
         self.error: CudaError | None = None
         self.nodes: list[Node] = []
@@ -187,7 +189,7 @@ class Capture:
         else:
             tag_all(result)
         runtime.stream.work += 1
-        if op.is_empty:
+        if op.is_empty and not poison.torch_fills_memory():
             self.own(result)
             poison.fill(result, poison.CAPTURE)
             self.add(Node(op.name, "alloc", _nothing, [result], here(runtime.frame)))
@@ -274,6 +276,10 @@ class CUDAGraph:
         check_input_liveness: bool = False,
     ) -> None:
         runtime = current()
+        if capture_error_mode not in ("global", "thread_local", "relaxed"):
+            raise RuntimeError(
+                "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got " + capture_error_mode
+            )
         if self._nodes is not None:
             raise RuntimeError(
                 "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
@@ -283,10 +289,10 @@ class CUDAGraph:
                 "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on "
                 "the default stream.)"
             )
-        if runtime.capture is not None:
-            raise runtime.capture.invalidate(not_permitted(Rule.NESTED_CAPTURE))
+        if runtime.capturing is not None:
+            raise runtime.capturing.invalidate(not_permitted(Rule.NESTED_CAPTURE))
         self._pool = pool if pool is not None else (0, id(self))
-        self._capture = Capture(runtime.stream, capture_error_mode)
+        self._capture = Capture(runtime, capture_error_mode)
         self._capture.registered = self._registered
         runtime.machine.set_capture(self._capture)
 
@@ -296,7 +302,7 @@ class CUDAGraph:
         if capture is not None:
             with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch._C._InferenceMode(True):
                 capture.finish(succeeded)
-            current().machine.set_capture(None)
+            current().machine.set_capture(capture.outer)
 
     def capture_end(self) -> None:
         if all(node.kind in ("alloc", "host") for node in self.end_capture()):
@@ -311,21 +317,43 @@ class CUDAGraph:
         capture = self._capture
         if capture is None:
             raise CudaError("cudaErrorIllegalState")
+        if current().stream is not capture.origin:
+            raise RuntimeError("Capture must end on the same stream it began on.")
         unjoined = capture.error is None and capture.unjoined()
         self.abort(succeeded=capture.error is None and not unjoined)
         capture.check_valid()
         if unjoined:
             raise CudaError("cudaErrorStreamCaptureUnjoined", Rule.UNJOINED_STREAM)
+        if capture.outer is not None:  # two captures may be under way; to make a graph of one is not allowed then
+            raise capture.outer.invalidate(not_permitted(Rule.NESTED_CAPTURE))
         self._nodes = capture.nodes
         self._owned = capture.owned
         self._in_autograd = [tensor for tensor in capture.owned if tensor.requires_grad]
         return self._nodes
 
     def instantiate(self) -> None:
-        self._require_captured("instantiate")
+        if self._nodes is None:
+            raise RuntimeError("capture_end() must have been called before calling instantiate")
+        if not self._keep_graph:
+            raise RuntimeError("instantiate() is intended to be called by the user only when keep_graph=true")
+
+    def raw_cuda_graph(self) -> int:
+        if self._nodes is None:
+            raise RuntimeError("You cannot access the raw cudaGraph_t instance until capture_end() has been called")
+        if not self._keep_graph:
+            raise RuntimeError(
+                "You cannot access the raw cudaGraph_t instance unless CUDAGraph was initialized with keep_graph=true"
+            )
+        return id(self)
+
+    def raw_cuda_graph_exec(self) -> int:
+        self._require_captured("raw_cuda_graph_exec")
+        return id(self)
 
     def replay(self) -> None:
         nodes = self._require_captured("replay")
+        if current().capturing is not None:
+            raise refused_in_capture("Cannot prepare for replay during capturing stage.")
         if self._in_autograd:
             # A replay writes behind autograd's back: what was saved for backward is still valid.
             versions = [tensor._version for tensor in self._owned]
@@ -363,8 +391,16 @@ class CUDAGraph:
         return self._require_captured("nodes")
 
     def reset(self) -> None:
+        """Drops the graph. While something captures in this machine, that is not allowed, and costs the capture."""
+        runtime = active()
+        if self._nodes is not None and runtime is not None and runtime.capture is not None:
+            runtime.capture.invalidate(not_permitted())
         self._nodes = None
         self._owned = []
+        self._pool = None
+
+    def __del__(self) -> None:
+        self.reset()
 
     def pool(self) -> tuple[int, int]:
         if self._pool is None:

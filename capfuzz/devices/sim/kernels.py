@@ -94,7 +94,7 @@ def run_factory(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
         except RuntimeError as error:
             raise _as_cuda_says(error) from None
     result = op.call(*args, **kwargs)
-    return rt.pinned.add(result) if pin else result
+    return rt.pin(result) if pin else result
 
 
 def _as_cuda_says(error: RuntimeError) -> RuntimeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch.utils import _device
 
 from capfuzz.devices.sim.moving import copy, move
 from capfuzz.devices.sim.rules.synchronising import copy_to_host, read_on_host
-from capfuzz.devices.sim.runtime import Runtime, any_sim, current
+from capfuzz.devices.sim.runtime import Runtime, any_sim
 from capfuzz.devices.sim.surface import Func, names_cuda, prepared, surface
 from capfuzz.devices.sim.tensor import TYPE_NAMES, is_sim
 
@@ -23,7 +24,7 @@ def _from_data(rt: Runtime, func: Func, data: Any, rest: tuple[Any, ...], kwargs
     """Builds the tensor on the host and copies it over: `internal_new_from_data` does the same."""
     if _holds_sim(data):
         read_on_host(rt)  # a list of device scalars is read one `item()` at a time
-    kwargs = {name: value for name, value in kwargs.items() if name != "device"}
+    kwargs = {**kwargs, "device": "cpu"}
     requires_grad = bool(kwargs.pop("requires_grad", False))
     host = func(data, *rest, **kwargs)
     moved = copy(rt, host, True, None, False) if to_device else host
@@ -122,30 +123,16 @@ def _reduce(rt: Runtime, func: Func, args: tuple[Any, ...], kwargs: dict[str, An
     return func(*args, **kwargs)
 
 
-# PyTorch's own Python functions run with the function mode off, and `torch.tensor` goes past the dispatch mode: these stand in
-# its place.
-
-
-def make_tensor(*args: Any, **kwargs: Any) -> Any:
-    """`torch.tensor` for a thread with a machine, also where the function mode does not see it."""
-    return _made(_TENSOR, args, kwargs)
-
-
-def make_as_tensor(*args: Any, **kwargs: Any) -> Any:
-    return _made(_AS_TENSOR, args, kwargs)
-
-
-def make_asarray(*args: Any, **kwargs: Any) -> Any:
-    return _made(_ASARRAY, args, kwargs)
-
-
-_TENSOR, _AS_TENSOR, _ASARRAY = torch.tensor, torch.as_tensor, torch.asarray
-
-
-def _made(func: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if torch._C._len_torch_function_stack() or not torch._C._len_torch_dispatch_stack():
+@surface(torch.unravel_index)
+def _unravel_index(rt: Runtime, func: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Makes device tensors of the shape, pageable; the function's own `torch.tensor` calls are seen by no mode."""
+    indices, shape = args[0] if args else kwargs["indices"], args[1] if len(args) > 1 else kwargs["shape"]
+    if not is_sim(indices):
         return func(*args, **kwargs)
-    return _tensor(current(), func, args, kwargs)
+    sizes = [shape] if isinstance(shape, int) else list(shape)
+    steps = [math.prod(sizes[dim + 1 :]) for dim in range(len(sizes))]
+    on_device = [copy(rt, torch.tensor(values, dtype=torch.int64), True, None, False) for values in (steps, sizes)]
+    return (indices.unsqueeze(-1).floor_divide(on_device[0]) % on_device[1]).unbind(-1)
 
 
 def legacy_tensor(dtype: torch.dtype) -> type:

@@ -7,6 +7,7 @@ stream is a thread's own. `current()` is the calling thread's.
 from __future__ import annotations
 
 import threading
+import warnings
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from capfuzz.devices import poison
 from capfuzz.devices.errors import CudaError, Rule, not_permitted
 from capfuzz.devices.sim.generators import SimGenerator, about_to_draw, new_registry
 from capfuzz.devices.sim.ops import Op
-from capfuzz.devices.sim.streams import STREAMS_IN_POOL, Event, StreamState, wait_event
+from capfuzz.devices.sim.streams import LARGE_ALLOCATION, STREAMS_IN_POOL, Event, StreamState, wait_event
 from capfuzz.devices.sim.tensor import PinnedMemory, is_sim, tag_all
 from capfuzz.devices.tracer import Tracer
 
@@ -52,6 +53,7 @@ class Machine:
         torch.Generator.seed(self.generator)
         self.pinned = PinnedMemory()
         self.is_open = True
+        self.sync_debug_mode = "default"
         self.runtimes: list[Runtime] = []
 
     def next_stream(self) -> StreamState:
@@ -107,11 +109,48 @@ class Runtime:
     def wait_event(self, stream: StreamState, event: Event) -> None:
         wait_event(stream, event)
 
-    def refuse_in_capture(self, rule: Rule = Rule.SYNCHRONIZATION) -> None:
-        """A call that waits for the device, or may: forbidden while anything captures in global mode."""
+    def refuse_in_capture(self, waits_for: StreamState | None = None) -> None:
+        """A call that waits for the device, or for one stream of it (measured on an H200).
+
+        In global mode no thread may, in thread-local mode not the one that captures; relaxed mode forbids to wait for a stream
+        that captures. Nobody may wait for all of the device.
+        """
+        if self.machine.sync_debug_mode != "default":
+            self._warn_of_wait()
         capture = self.capture
-        if capture is not None and (capture.mode == "global" or self.stream.capture is capture):
-            raise capture.invalidate(not_permitted(rule))
+        if capture is None:
+            return
+        everything = waits_for is None
+        stream = self.stream if waits_for is None else waits_for
+        if capture.mode == "relaxed":
+            refused = everything or stream.capture is not None
+        elif capture.mode == "thread_local":
+            refused = everything or capture.runtime is self
+        else:
+            refused = True
+        if refused:
+            raise capture.invalidate(not_permitted())
+
+    def wait_for_current_stream(self) -> None:
+        """What reading a value does."""
+        self.refuse_in_capture(self.stream)
+
+    def refuse_driver_allocation(self) -> None:
+        """`cudaMalloc` and `cudaHostAlloc`: forbidden to every thread while one captures in global mode."""
+        if self.capture is not None and self.capture.mode == "global":
+            raise self.capture.invalidate(not_permitted(Rule.ALLOCATION))
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Makes fresh host memory pinned. What is large comes from the driver, which a capture in another thread forbids."""
+        if self.capture is not None and self.capture.runtime is not self and tensor.nbytes >= LARGE_ALLOCATION:
+            self.refuse_driver_allocation()
+        return self.pinned.add(tensor)
+
+    def _warn_of_wait(self) -> None:
+        text = "called a synchronizing CUDA operation"
+        if self.machine.sync_debug_mode == "error":
+            raise RuntimeError(text)
+        warnings.warn(text, stacklevel=2)
 
     @property
     def capturing(self) -> Capture | None:
@@ -136,9 +175,9 @@ class Runtime:
         if self.capture is not None:
             return self._launch_beside(self.capture, op, args, kwargs)
         result = tag_all(self.execute(op, args, kwargs))
-        if op.is_empty:
+        if op.is_empty and not poison.torch_fills_memory():
             poison.fill(result, self.empty_side)
-        if self.stream.index and not op.mutated:
+        if (self.stream.index or op.has_device) and not op.mutated:
             self._note_allocation(result)
         if self.tracer is not None:
             self.tracer.add(op.name, "alloc" if op.is_empty else "kernel", op.written(args, kwargs) or result)
@@ -147,12 +186,15 @@ class Runtime:
     def _launch_beside(self, capture: Capture, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Work on a stream outside the capture: it runs at once, on memory that the capture has not touched."""
         if not op.mutated and self.stream.needs_driver():
-            raise capture.invalidate(not_permitted(Rule.ALLOCATION))
+            self.refuse_driver_allocation()
         with capture.set_aside():
             result = tag_all(self.execute(op, args, kwargs))
         if op.is_empty:
             poison.fill(result, self.empty_side)
-        if self.stream.index and not op.mutated:
+        if not op.mutated and isinstance(result, torch.Tensor) and result.nbytes >= LARGE_ALLOCATION:
+            if not self.stream.has_free_block(result.nbytes):
+                self.refuse_driver_allocation()
+        if not op.mutated:
             self._note_allocation(result)
         return result
 

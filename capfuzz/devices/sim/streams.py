@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from capfuzz.devices.sim.runtime import Runtime
 
 STREAMS_IN_POOL = 32
+LARGE_ALLOCATION = 1 << 20  # bytes: smaller ones share segments (`CUDACachingAllocator.cpp`, kSmallSize)
 
 
 class StreamState:
@@ -29,7 +30,7 @@ class StreamState:
         self.index = index
         self.capture: Capture | None = None
         self.work = 0
-        self.cached: list[StorageWeakRef] = []
+        self.cached: list[tuple[StorageWeakRef, int]] = []
 
     @property
     def handle(self) -> int:
@@ -37,15 +38,25 @@ class StreamState:
         return self.index and self.index << 8
 
     def allocate(self, tensor: torch.Tensor) -> None:
-        self.cached.append(StorageWeakRef(tensor.untyped_storage()))
+        """Notes what the allocator has handed out on this stream; of the default one only what is large."""
+        if self.index or tensor.nbytes >= LARGE_ALLOCATION:
+            self.cached.append((StorageWeakRef(tensor.untyped_storage()), tensor.nbytes))
 
     def needs_driver(self) -> bool:
-        """True when an allocation on this stream would have to call `cudaMalloc`: its allocator holds no segment."""
+        """True when even a small allocation on this stream would have to call `cudaMalloc`: its allocator holds no segment."""
         # The default stream's segments hold every buffer made outside a capture: they are never all free.
         return self.index != 0 and not self.cached
 
+    def has_free_block(self, nbytes: int) -> bool:
+        """Whether memory that was dropped on this stream is large enough; it is then in use again."""
+        for position, (storage, size) in enumerate(self.cached):
+            if size >= nbytes and storage.expired():
+                del self.cached[position]
+                return True
+        return False
+
     def empty_cache(self) -> None:
-        self.cached = [ref for ref in self.cached if not ref.expired()]
+        self.cached = [(storage, size) for storage, size in self.cached if not storage.expired()]
 
 
 def _runtime() -> Runtime:
@@ -84,11 +95,14 @@ class Stream:
         return event
 
     def synchronize(self) -> None:
-        _runtime().refuse_in_capture()
+        _runtime().refuse_in_capture(self._state)
 
     def query(self) -> bool:
-        _runtime().refuse_in_capture()
+        _runtime().refuse_in_capture(self._state)
         return True
+
+    def is_capturing(self) -> bool:
+        return self._state.capture is not None
 
     def __enter__(self) -> Stream:
         self._context = StreamContext(self)
@@ -122,9 +136,12 @@ class ExternalStream(Stream):
 class Event:
     """`torch.cuda.Event` on the simulated device."""
 
-    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+    ) -> None:
         self.device = CUDA
         self.enable_timing = enable_timing
+        self.external = external
         self._stream: StreamState | None = None
         self._capture: Capture | None = None
         self._work: dict[int, int] = {}
@@ -132,6 +149,9 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         state = _runtime().stream if stream is None else stream._state
         self._stream = state
+        if self.external and state.capture is not None:  # a node of the graph: recorded anew by every replay
+            state.capture.add_work(_runtime(), "event_record", "host")
+            return
         self._capture = state.capture
         joined = state.capture.joined.get(state.index, {}) if state.capture is not None else {}
         self._work = {**joined, state.index: state.work}
@@ -151,12 +171,12 @@ class Event:
     def synchronize(self) -> None:
         self._refuse_if_captured()
         if self._stream is not None:  # an event never recorded is complete: no call reaches the driver
-            _runtime().refuse_in_capture()
+            _runtime().refuse_in_capture(self._stream)
 
     def query(self) -> bool:
         self._refuse_if_captured()
         if self._stream is not None:
-            _runtime().refuse_in_capture()
+            _runtime().refuse_in_capture(self._stream)
         return True
 
     def elapsed_time(self, end_event: Event) -> float:
@@ -196,6 +216,8 @@ class StreamContext:
 def wait_event(stream: StreamState, event: Event) -> None:
     """`cudaStreamWaitEvent`: a fork, a join, or a dependency that the capture may not have."""
     if event._stream is None:
+        return
+    if event.external and stream.capture is not None:  # a node of the graph: every replay waits
         return
     captured = event._capture
     if captured is not None and not captured.active:

@@ -10,7 +10,7 @@ from capfuzz.devices.sim.moving import move
 from capfuzz.devices.sim.rules.synchronising import read_on_host
 from capfuzz.devices.sim.runtime import Runtime
 from capfuzz.devices.sim.surface import Func, surface
-from capfuzz.devices.sim.tensor import TYPE_NAMES, is_sim, sim_subclass, tag, type_name
+from capfuzz.devices.sim.tensor import TYPE_NAMES, SimTensor, is_sim, sim_subclass, tag, type_name
 
 
 @surface(torch.Tensor.get_device)
@@ -60,4 +60,6 @@ def _set_data(rt: Runtime, func: Func, args: tuple[Any, ...], kwargs: dict[str, 
 @surface(torch.Tensor.as_subclass)
 def _as_subclass(rt: Runtime, func: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     kind = args[1] if len(args) > 1 else kwargs["cls"]
-    return func(args[0], sim_subclass(kind) if is_sim(args[0]) and kind is not torch.Tensor else kind)
+    if is_sim(args[0]):
+        kind = SimTensor if kind is torch.Tensor else sim_subclass(kind)
+    return func(args[0], kind)

@@ -68,7 +68,7 @@ def pin_memory(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> torch.Tensor:
         raise RuntimeError(
             f"cannot pin '{_type_name(args[0])}' only dense CPU tensors can be pinned",
         )
-    return rt.pinned.add(args[0].clone(memory_format=torch.contiguous_format))
+    return rt.pin(args[0].clone(memory_format=torch.contiguous_format))
 
 
 def _type_name(tensor: torch.Tensor) -> str:

@@ -110,3 +110,11 @@ def histc(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     to_copy = lookup(torch.ops.aten._to_copy.default)
     counted = rt.launch(op, (rt.launch(to_copy, (args[0],), {"dtype": torch.float64}), *args[1:]), kwargs)
     return rt.launch(to_copy, (counted,), {"dtype": args[0].dtype})
+
+
+@rule("aten::addcmul", "aten::addcmul_")
+def addcmul(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
+    """The factors may be 0-dim host tensors, what is added to may not."""
+    if not is_sim(args[0]) and scan(args, []):
+        raise RuntimeError("CPU Scalar support for self argument is not supported when calling addcmul on CUDA tensors.")
+    return run_kernel(rt, op, args, kwargs)

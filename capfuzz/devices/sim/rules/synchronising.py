@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from capfuzz.devices.errors import CudaError, HostCopyError, NotModelledError, ThrustError
+from capfuzz.devices.errors import CudaError, HostCopyError, ThrustError
 from capfuzz.devices.sim.kernels import Args, Kwargs, run_factory, run_kernel, scan
 from capfuzz.devices.sim.ops import Op, rule
 from capfuzz.devices.sim.tensor import is_sim
@@ -24,7 +24,7 @@ def read_on_host(rt: Runtime) -> None:
     """The host waits for a device value. During capture that invalidates the capture."""
     if rt.capturing is not None:
         rt.capturing.check_valid()
-    rt.refuse_in_capture()
+    rt.wait_for_current_stream()
 
 
 def wait_in_thrust(rt: Runtime, algorithm: str) -> None:
@@ -32,7 +32,7 @@ def wait_in_thrust(rt: Runtime, algorithm: str) -> None:
     if rt.capturing is not None:
         rt.capturing.check_valid()
     try:
-        rt.refuse_in_capture()
+        rt.wait_for_current_stream()
     except CudaError as error:
         raise ThrustError(algorithm) from error
 
@@ -150,17 +150,6 @@ def range_with_tensor_bounds(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) ->
     return run_factory(rt, op, tuple(a.as_subclass(torch.Tensor) if is_sim(a) else a for a in args), kwargs)
 
 
-@rule("aten::_linalg_eigh")
-def linalg_eigh(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
-    """With the vectors a pageable copy; without them cuSOLVER fails by itself, in words of its own."""
-    if _on_device(args, kwargs):
-        wants_vectors = args[2] if len(args) > 2 else kwargs.get("compute_v", True)
-        if not wants_vectors and rt.capturing is not None:
-            raise NotModelledError("torch.linalg.eigvalsh during capture is not modelled: cuSOLVER fails there by itself")
-        copy_to_host(rt)
-    return run_kernel(rt, op, args, kwargs)
-
-
 @rule("aten::repeat_interleave.Tensor")
 def repeat_interleave(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     """Without `output_size` the host reads the sum of the repeats."""
@@ -174,6 +163,7 @@ def repeat_interleave(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     "aten::bincount",
     "aten::_linalg_svd",
     "aten::linalg_lstsq",
+    "aten::_linalg_eigh",
     "aten::linalg_matrix_exp",
     "aten::_nested_tensor_from_tensor_list",
 )

@@ -1,0 +1,30 @@
+"""The Python surface: functions that take some of their arguments on the host, and bring them there themselves.
+
+What they do in C++ with `.to(cpu)` is no step at all for a tensor whose bytes are the CPU's: it is judged here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from capfuzz.devices.errors import NotModelledError
+from capfuzz.devices.sim.rules.synchronising import copy_to_host
+from capfuzz.devices.sim.runtime import Runtime, any_sim
+from capfuzz.devices.sim.surface import Func, surface
+from capfuzz.devices.sim.tensor import is_sim
+
+
+@surface(torch.nn.functional.ctc_loss, torch.ctc_loss)
+def _ctc_loss(rt: Runtime, func: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if any_sim(args[2:4]) or any_sim([kwargs.get("input_lengths"), kwargs.get("target_lengths")]):
+        copy_to_host(rt)
+    return func(*args, **kwargs)
+
+
+@surface(torch.linalg.eigvalsh)
+def _eigvalsh(rt: Runtime, func: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if rt.capturing is not None and is_sim(args[0]):
+        raise NotModelledError("torch.linalg.eigvalsh during capture is not modelled: cuSOLVER itself fails there")
+    return func(*args, **kwargs)
