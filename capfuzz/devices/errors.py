@@ -6,11 +6,14 @@ exceptions are classified by the same patterns. Texts recorded on an H200 with t
 
 from __future__ import annotations
 
+import os
 import re
 from enum import Enum
 from typing import NoReturn
 
 import torch
+
+from capfuzz.devices.trace import Location
 
 
 class Rule(str, Enum):
@@ -89,7 +92,19 @@ for _error in (ThrustError, HostCopyError):
 
 
 class DanglingBufferError(RuntimeError):
-    """A graph uses memory that its owner has freed. The hardware says nothing, and uses what lies there now."""
+    """A graph uses memory that its owner has freed. The hardware says nothing, and uses what lies there now.
+
+    `op` and `location` are the first node's that uses it.
+    """
+
+    def __init__(self, what: str, op: str, location: Location | None) -> None:
+        where = "" if location is None else f" ({location.text!r}, {os.path.basename(location.file)}:{location.line})"
+        super().__init__(
+            f"the graph uses an outside buffer, {what}, that its owner has freed: {op}{where} would use what lies there now. "
+            "Keep a reference to every buffer that a graph was captured with for as long as the graph is replayed."
+        )
+        self.op = op
+        self.location = location
 
 
 class NotModelledError(RuntimeError):

@@ -18,7 +18,7 @@ def host_values(tensor: torch.Tensor) -> np.ndarray:
     """
     data = tensor.detach()
     if data.__class__ is not torch.Tensor:
-        data = data.as_subclass(torch.Tensor)
+        data = torch.Tensor.as_subclass(data, torch.Tensor)
     if data.is_cuda:
         data = data.cpu()
     try:

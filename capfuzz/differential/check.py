@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from capfuzz.devices.base import Buffer, Device, Graph
-from capfuzz.devices.errors import first_line, root_cause, rule_of
+from capfuzz.devices.errors import DanglingBufferError, first_line, root_cause, rule_of
 from capfuzz.devices.layout import Argument, Space
 from capfuzz.devices.trace import Location, blamed, code_of
 from capfuzz.devices.tracer import Tracer
@@ -192,6 +192,9 @@ def _replay(run: _Run, static: Mapping[str, Buffer], graph: Graph) -> None:
         tracer = run.tracer()
         try:
             graph.replay(_SEED + step, tracer)
+        except DanglingBufferError as error:
+            blame = Blame(error.location, error.op)
+            raise _Fault(Outcome(Verdict.DANGLING_BUFFER, None, first_line(error), blame)) from error
         except RAISED as error:
             raise _Fault(_raised(run, Verdict.REPLAY_ERROR, type(error).__name__, error)) from error
         seen = observe(run.device, graph.result, static)

@@ -16,6 +16,7 @@ class Verdict(str, Enum):
     CAPTURE_ERROR = "capture_error"
     REPLAY_ERROR = "replay_error"
     DIVERGENCE = "divergence"
+    DANGLING_BUFFER = "dangling_buffer"
     REFERENCE_MISMATCH = "reference_mismatch"
     NONDETERMINISTIC = "nondeterministic"
     EAGER_ERROR = "eager_error"

@@ -257,6 +257,26 @@ def test_a_device_buffer_is_compared_and_not_only_outputs(device: Device) -> Non
     assert outcome.label.startswith("divergence:")
 
 
+def test_memory_that_its_owner_drops_after_the_capture(device: Device) -> None:
+    table: dict[str, torch.Tensor] = {}
+
+    def looks_up(x: torch.Tensor) -> torch.Tensor:
+        if not torch.cuda.is_current_stream_capturing():
+            return x + 3
+        table["t"] = torch.full_like(x, 3)
+        return x + 3
+
+    def evicts(x: torch.Tensor) -> torch.Tensor:
+        outside = outside_tables.pop() if torch.cuda.is_current_stream_capturing() else torch.full_like(x, 3)
+        return x + outside
+
+    outside_tables = [device.eager(lambda: torch.full((4,), 3, dtype=torch.int32, device="cuda"), 0)]
+    assert run(device, looks_up).label == "equivalent"
+    outcome = run(device, evicts)
+    assert outcome.label == "dangling_buffer"
+    assert blamed_text(outcome) == "return x + outside"
+
+
 # -- the rest ----------------------------------------------------------------------------------------------------------
 
 

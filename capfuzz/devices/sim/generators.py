@@ -18,7 +18,7 @@ from capfuzz.devices.errors import NotModelledError
 from capfuzz.devices.sim.tensor import CUDA
 
 if TYPE_CHECKING:
-    from capfuzz.devices.sim.graph import Capture
+    from capfuzz.devices.sim.capture import Capture
     from capfuzz.devices.sim.runtime import Machine
 
 _REAL_GENERATOR = torch.Generator

@@ -42,7 +42,7 @@ def _tensor(rt: Runtime, func: Func, args: tuple[Any, ...], kwargs: dict[str, An
         return moved.clone() if func is torch.tensor and moved is not data and moved.data_ptr() == data.data_ptr() else moved
     kwargs = {k: v for k, v in kwargs.items() if k not in ("data", "obj")}
     if kwargs.pop("pin_memory", False):
-        return rt.pinned.add(_from_data(rt, func, data, rest, kwargs, False))
+        return rt.pin(_from_data(rt, func, data, rest, kwargs, False))
     return _from_data(rt, func, data, rest, kwargs, device is not None and names_cuda(device))
 
 

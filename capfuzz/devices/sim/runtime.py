@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+import weakref
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,8 @@ from capfuzz.devices.sim.tensor import PinnedMemory, is_sim, tag_all
 from capfuzz.devices.tracer import Tracer
 
 if TYPE_CHECKING:
-    from capfuzz.devices.sim.graph import Capture
+    from capfuzz.devices.sim.capture import Capture
+    from capfuzz.devices.sim.graph import CUDAGraph
 
 _local = threading.local()
 _get_state, _set_state = torch.Generator.get_state, torch.Generator.set_state
@@ -55,6 +57,7 @@ class Machine:
         self.is_open = True
         self.sync_debug_mode = "default"
         self.runtimes: list[Runtime] = []
+        self.graphs: weakref.WeakSet[CUDAGraph] = weakref.WeakSet()
 
     def next_stream(self) -> StreamState:
         state = self.streams[self._next % STREAMS_IN_POOL]
@@ -144,6 +147,8 @@ class Runtime:
         """Makes fresh host memory pinned. What is large comes from the driver, which a capture in another thread forbids."""
         if self.capture is not None and self.capture.runtime is not self and tensor.nbytes >= LARGE_ALLOCATION:
             self.refuse_driver_allocation()
+        if self.capturing is not None:
+            self.capturing.host_memory.append(tensor)
         return self.pinned.add(tensor)
 
     def _warn_of_wait(self) -> None:

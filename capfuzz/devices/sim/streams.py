@@ -16,7 +16,7 @@ from capfuzz.devices.errors import CudaError, Rule, not_permitted
 from capfuzz.devices.sim.tensor import CUDA
 
 if TYPE_CHECKING:
-    from capfuzz.devices.sim.graph import Capture
+    from capfuzz.devices.sim.capture import Capture
     from capfuzz.devices.sim.runtime import Runtime
 
 STREAMS_IN_POOL = 32

@@ -10,7 +10,15 @@ from capfuzz.devices.sim.moving import move
 from capfuzz.devices.sim.rules.synchronising import read_on_host
 from capfuzz.devices.sim.runtime import Runtime
 from capfuzz.devices.sim.surface import Func, surface
-from capfuzz.devices.sim.tensor import TYPE_NAMES, SimTensor, is_sim, sim_subclass, tag, type_name
+from capfuzz.devices.sim.tensor import TYPE_NAMES, is_sim, tag, type_name
+
+
+@surface(torch.Tensor.data_ptr)
+def _data_ptr(rt: Runtime, func: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Who has asked for an address can tell when it is handed out again."""
+    if rt.capturing is not None and is_sim(args[0]):
+        rt.capturing.address_asked(args[0])
+    return int(func(*args, **kwargs))
 
 
 @surface(torch.Tensor.get_device)
@@ -55,11 +63,3 @@ def _set_data(rt: Runtime, func: Func, args: tuple[Any, ...], kwargs: dict[str, 
     func(*args, **kwargs)
     if is_sim(args[1]):
         tag(args[0])
-
-
-@surface(torch.Tensor.as_subclass)
-def _as_subclass(rt: Runtime, func: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    kind = args[1] if len(args) > 1 else kwargs["cls"]
-    if is_sim(args[0]):
-        kind = SimTensor if kind is torch.Tensor else sim_subclass(kind)
-    return func(args[0], kind)

@@ -8,6 +8,7 @@ as CUDA knows it by its address, so every view of a pinned buffer is pinned.
 
 from __future__ import annotations
 
+from inspect import getattr_static
 from typing import Any
 
 import torch
@@ -37,6 +38,10 @@ class SimTensor(torch.Tensor):
     is_cuda = property(lambda self: True)
     is_cpu = property(lambda self: False)
 
+    def as_subclass(self, cls: type) -> Any:
+        """PyTorch asks no mode about this one."""
+        return torch.Tensor.as_subclass(self, SimTensor if cls is torch.Tensor else sim_subclass(cls))
+
     def __copy__(self) -> torch.Tensor:
         """`copy.copy` shares the memory."""
         return self.detach().requires_grad_(self.requires_grad)
@@ -61,8 +66,15 @@ def sim_subclass(kind: type) -> type:
     if issubclass(kind, SimTensor):
         return kind
     if kind not in _subclasses:
-        _subclasses[kind] = type(kind.__name__, (kind, SimTensor), {"__module__": kind.__module__})
+        # With the user's own `__torch_function__`, or PyTorch's: `SimTensor` has it switched off.
+        members = {"__module__": kind.__module__, "__torch_function__": getattr_static(kind, "__torch_function__")}
+        _subclasses[kind] = type(kind.__name__, (kind, SimTensor), members)
     return _subclasses[kind]
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes as the CPU tensor that they are."""
+    return torch.Tensor.as_subclass(tensor, torch.Tensor)
 
 
 def is_sim(value: object) -> bool:

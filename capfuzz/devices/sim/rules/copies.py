@@ -14,10 +14,10 @@ import torch
 
 from capfuzz.devices import poison
 from capfuzz.devices.errors import HostCopyError, not_permitted
-from capfuzz.devices.sim.graph import Capture, Node
+from capfuzz.devices.sim.capture import Capture, Node
 from capfuzz.devices.sim.kernels import Args, Kwargs, run_kernel
 from capfuzz.devices.sim.ops import Op, lookup, rule
-from capfuzz.devices.sim.tensor import is_sim, tag
+from capfuzz.devices.sim.tensor import is_sim, plain, tag
 from capfuzz.devices.trace import here
 
 if TYPE_CHECKING:
@@ -79,11 +79,11 @@ def _type_name(tensor: torch.Tensor) -> str:
 
 def copy_to(rt: Runtime, source: torch.Tensor, to_device: bool, dtype: torch.dtype | None, non_blocking: bool) -> torch.Tensor:
     """`source.to(other device, dtype)`: new memory and a copy. A non-blocking copy to the host makes pinned memory."""
-    result = torch.empty_like(source.as_subclass(torch.Tensor), dtype=dtype, device="cpu", memory_format=torch.preserve_format)
+    result = torch.empty_like(plain(source), dtype=dtype, device="cpu", memory_format=torch.preserve_format)
     if to_device:
         allocate(rt, result)
     elif non_blocking:
-        rt.pinned.add(result)
+        rt.pin(result)
         poison.fill(result, poison.CAPTURE if rt.capturing else poison.EAGER)
     transfer(rt, result, source, non_blocking)
     return result
@@ -194,4 +194,4 @@ def _move(rt: Runtime, capture: Capture, destination: torch.Tensor, source: torc
     if is_sim(destination):
         capture.save(destination)
         destination.copy_(source)
-    capture.add(Node("copy_", "copy", partial(destination.copy_, source), [destination], here(rt.frame)))
+    capture.add(Node("copy_", "copy", partial(torch.Tensor.copy_, destination, source), [destination], here(rt.frame)))

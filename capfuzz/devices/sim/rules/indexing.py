@@ -16,7 +16,7 @@ from capfuzz.devices.sim.ops import Op, lookup, rule
 from capfuzz.devices.sim.rules.copies import copy_to
 from capfuzz.devices.sim.rules.scalars import value_read_on_host
 from capfuzz.devices.sim.rules.synchronising import read_on_host
-from capfuzz.devices.sim.tensor import is_sim
+from capfuzz.devices.sim.tensor import is_sim, plain
 
 if TYPE_CHECKING:
     from capfuzz.devices.sim.runtime import Runtime
@@ -66,7 +66,7 @@ def _device_indices(rt: Runtime, indices: Any) -> list[torch.Tensor | None]:
                 read_on_host(rt)
             prepared.append(item)
         elif item.dtype in _MASKS:
-            positions = rt.pinned.add(item.nonzero().contiguous())
+            positions = rt.pin(item.nonzero().contiguous())
             prepared.extend(copy_to(rt, column, True, None, True) for column in _pinned_columns(rt, positions))
         else:
             prepared.append(copy_to(rt, item, True, None, False))
@@ -74,7 +74,7 @@ def _device_indices(rt: Runtime, indices: Any) -> list[torch.Tensor | None]:
 
 
 def _pinned_columns(rt: Runtime, positions: torch.Tensor) -> list[torch.Tensor]:
-    return [rt.pinned.add(positions[:, d].contiguous()) for d in range(positions.shape[1])]
+    return [rt.pin(positions[:, d].contiguous()) for d in range(positions.shape[1])]
 
 
 def _as_mask(target: torch.Tensor, indices: Any) -> torch.Tensor | None:
@@ -90,7 +90,7 @@ def _as_mask(target: torch.Tensor, indices: Any) -> torch.Tensor | None:
     trailing = target.dim() - leading - mask.dim()
     if trailing < 0 or mask.shape != target.shape[leading : leading + mask.dim()]:
         return None
-    view = mask.as_subclass(torch.Tensor)
+    view = plain(mask)
     view = view.reshape((1,) * leading + tuple(mask.shape) + (1,) * trailing)
     from capfuzz.devices.sim.tensor import tag
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from capfuzz.devices.errors import CudaError, HostCopyError, ThrustError
 from capfuzz.devices.sim.kernels import Args, Kwargs, run_factory, run_kernel, scan
 from capfuzz.devices.sim.ops import Op, rule
-from capfuzz.devices.sim.tensor import is_sim
+from capfuzz.devices.sim.tensor import is_sim, plain
 
 if TYPE_CHECKING:
     from capfuzz.devices.sim.runtime import Runtime
@@ -147,7 +145,7 @@ def range_with_tensor_bounds(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) ->
     """Bounds are read with `item()`, wherever they are."""
     if _on_device(args, kwargs):
         read_on_host(rt)
-    return run_factory(rt, op, tuple(a.as_subclass(torch.Tensor) if is_sim(a) else a for a in args), kwargs)
+    return run_factory(rt, op, tuple(plain(a) if is_sim(a) else a for a in args), kwargs)
 
 
 @rule("aten::repeat_interleave.Tensor")
