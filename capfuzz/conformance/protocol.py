@@ -16,7 +16,7 @@ import torch
 
 from capfuzz.conformance.buffers import Buffers, Values, make, to_numpy, values
 from capfuzz.conformance.suite import Idiom
-from capfuzz.devices.errors import first_line, root_cause, rule_of
+from capfuzz.devices.errors import first_line, root_cause, rule_of_text
 
 _SEED = 11
 _HOST = ["lens_cpu", "indptr_cpu", "idx_cpu", "lens_np", "pinned"]
@@ -27,8 +27,9 @@ class Measurement:
     """What happened.
 
     `verdict` is `equivalent`, `diverges:<cause>`, `capture_error:<rule>`, `replay_error`, `eager_error`, `observed` (a program
-    that came to its end) or `raised` (one that did not). Causes of divergence: `stale` (A replays right, B does not),
-    `values` (A does not either), `repeat` (the second replay of B differs from the first), `host_state` (host buffers only).
+    that came to its end) or `raised` (one that did not). The rule is the one that the error's text alone tells. Causes of
+    divergence: `stale` (A replays right, B does not), `values` (A does not either), `repeat` (the second replay of B differs
+    from the first), `host_state` (host buffers only).
     """
 
     verdict: str
@@ -84,7 +85,7 @@ def _measure_body(idiom: Idiom) -> Measurement:
         with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
             outputs = idiom.run(buffers)
     except Exception as error:
-        return Measurement(f"capture_error:{rule_of(error).value}", first_line(root_cause(error)), errors=_chain(error))
+        return Measurement(f"capture_error:{rule_of_text(error).value}", first_line(root_cause(error)), errors=_chain(error))
     return _judge(eager, graph, buffers, outputs)
 
 

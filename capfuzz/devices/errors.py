@@ -139,11 +139,13 @@ def root_cause(error: BaseException) -> BaseException:
 
 def rule_of(error: BaseException) -> Rule:
     """The rule that a capture exception breaks, from the device's own knowledge or else from the text."""
-    cause = root_cause(error)
-    known = getattr(cause, "rule", None)
-    if isinstance(known, Rule):
-        return known
-    text = str(cause)
+    known = getattr(root_cause(error), "rule", None)
+    return known if isinstance(known, Rule) else rule_of_text(error)
+
+
+def rule_of_text(error: BaseException) -> Rule:
+    """The rule as far as CUDA's words tell it: one text stands for a wait, an allocation and a nested capture alike."""
+    text = str(root_cause(error))
     for pattern, rule in _PATTERNS:
         if re.search(pattern, text):
             return rule

@@ -139,9 +139,12 @@ class Runtime:
         self.refuse_in_capture(self.stream)
 
     def refuse_driver_allocation(self) -> None:
-        """`cudaMalloc` and `cudaHostAlloc`: forbidden to every thread while one captures in global mode."""
-        if self.capture is not None and self.capture.mode == "global":
-            raise self.capture.invalidate(not_permitted(Rule.ALLOCATION))
+        """`cudaMalloc` and `cudaHostAlloc`: in global mode forbidden to every thread, in thread-local mode to the one that
+        captures."""
+        capture = self.capture
+        if capture is None or capture.mode == "relaxed" or (capture.mode == "thread_local" and capture.runtime is not self):
+            return
+        raise capture.invalidate(not_permitted(Rule.ALLOCATION))
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         """Makes fresh host memory pinned. What is large comes from the driver, which a capture in another thread forbids."""

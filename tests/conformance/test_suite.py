@@ -1,0 +1,62 @@
+"""Every idiom of the conformance suite on the simulated device, against what was recorded on hardware."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from capfuzz.conformance.comparison import Compared, simulate, table
+from capfuzz.conformance.known import KNOWN
+from capfuzz.conformance.protocol import Measurement
+from capfuzz.conformance.records import Record, shipped
+from capfuzz.conformance.suite import suite
+
+RECORDS = {f"{record.device}, torch {record.torch}": record for record in shipped()}
+IDIOMS = suite()
+
+
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS.keys())
+def test_the_record_was_made_of_this_code(record: Record) -> None:
+    """A changed idiom needs a new measurement: `python -m capfuzz.conformance record`."""
+    assert not [name for name in IDIOMS if name not in record.idioms]
+    assert not [name for name in record.idioms if name not in IDIOMS]
+    assert not [name for name, recorded in record.idioms.items() if recorded.source != IDIOMS[name].source]
+
+
+@pytest.mark.parametrize("name", IDIOMS)
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS.keys())
+def test_the_simulated_device_agrees_with_the_record(record: Record, name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's own, about what idioms do on purpose
+        compared = Compared(IDIOMS[name], record.idioms[name].measurement, simulate(IDIOMS[name]))
+    if name in KNOWN:
+        assert compared.agreement == "known", "it agrees now: take it out of `KNOWN`"
+    else:
+        assert compared.agreement == "agree", f"recorded {compared.recorded}\nsimulated {compared.simulated}"
+
+
+def test_the_suite_is_large_and_has_every_verdict() -> None:
+    record = shipped()[0]
+    verdicts = {recorded.measurement.verdict.partition(":")[0] for recorded in record.idioms.values()}
+    assert {"equivalent", "diverges", "capture_error", "eager_error", "observed", "raised"} <= verdicts
+    assert len(record.idioms) >= 300
+
+
+def test_known_differences_name_idioms() -> None:
+    assert set(KNOWN) <= set(IDIOMS)
+
+
+def test_a_planted_disagreement_is_seen() -> None:
+    """The comparison can fail: another verdict, other words, other observations."""
+    idiom = IDIOMS["get_mask"]
+    right = simulate(idiom)
+    assert Compared(idiom, right, right).agreement == "agree"
+    for wrong in (
+        Measurement("equivalent"),
+        Measurement(right.verdict, "other words"),
+        Measurement("capture_error:host_copy", right.message),
+    ):
+        assert Compared(idiom, wrong, right).agreement == "disagree"
+    assert Compared(idiom, Measurement("observed", observed=[1]), Measurement("observed", observed=[2])).agreement == "disagree"
+    assert "disagree" in table([Compared(idiom, Measurement("equivalent"), right)])
