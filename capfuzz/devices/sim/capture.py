@@ -28,27 +28,42 @@ if TYPE_CHECKING:
     from capfuzz.devices.sim.streams import StreamState
 
 Step = Callable[[], Any]
+Recipe = Step | tuple["Runtime", Op, tuple[Any, ...], dict[str, Any]]
 
 
 class Node:
-    """One recorded op: `step()` runs it again on the captured memory."""
+    """One recorded op: `step()` runs it again on the captured memory.
 
-    __slots__ = ("baked", "kind", "location", "op", "step", "written")
+    A kernel is kept as a `recipe` (what `_step_of` takes) until `ready` is called: a capture that nobody replays is spared it.
+    """
+
+    __slots__ = ("baked", "kind", "location", "op", "recipe", "step", "written")
 
     def __init__(
-        self, op: str, kind: str, step: Step, written: list[torch.Tensor], location: Location | None, baked: bool = False
+        self,
+        op: str,
+        kind: str,
+        recipe: Recipe,
+        written: list[torch.Tensor],
+        location: Location | None,
+        baked: bool = False,
     ) -> None:
         self.op = op
         self.kind = kind
-        self.step = step
+        self.recipe = recipe
         self.written = written
         self.location = location
         self.baked = baked
 
+    def ready(self) -> None:
+        """Makes `step`; what the node holds does not change any more."""
+        recipe = self.recipe
+        self.step: Step = _step_of(*recipe, self.written) if isinstance(recipe, tuple) else recipe
+
     def replace(self, new: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Puts `new(tensor)` in the place of every tensor that the node holds."""
         self.written = [new(tensor) for tensor in self.written]
-        self.step = _replaced(self.step, new)
+        self.recipe = _replaced(self.recipe, new)
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:
@@ -81,9 +96,6 @@ def _has_host_tensor(values: Any) -> bool:
 @contextmanager
 def behind_autograd(written: list[torch.Tensor]) -> Iterator[None]:
     """Writes inside do not count for autograd: what it saved stays valid, as on hardware, where a replay is unseen by it."""
-    if not any(tensor.requires_grad for tensor in written):
-        yield
-        return
     versions = [tensor._version for tensor in written]
     yield
     torch._C._autograd._unsafe_set_version_counter(tuple(written), tuple(versions))
@@ -98,6 +110,7 @@ class Capture:
         self.mode = mode
         self.outer = runtime.capture
         self.active = True
+        self.in_autograd = False
         self.error: CudaError | None = None
         self.nodes: list[Node] = []
         self.members: dict[int, StreamState] = {origin.index: origin}
@@ -135,6 +148,8 @@ class Capture:
             raise CudaError("cudaErrorStreamCaptureInvalidated", self.error.rule)
 
     def unjoined(self) -> bool:
+        if len(self.members) == 1:
+            return False
         seen = self.joined.get(self.origin.index, {})
         return any(
             stream.work > 0 and seen.get(index, -1) < stream.work
@@ -194,15 +209,26 @@ class Capture:
         self.active = False
         for stream in self.members.values():
             stream.capture = None
-        self._restore()
-        with behind_autograd(self.owned):
-            for tensor in self.owned:
-                value = poison.CAPTURE_VALUES.get(tensor.dtype)
-                if value is not None:
-                    tensor.fill_(value)
+        if self._saved:
+            self._restore()
+        for tensor in self.owned:
+            if tensor.requires_grad:
+                self.in_autograd = True
+                break
+        if self.in_autograd:
+            with behind_autograd(self.owned):
+                self._poison()
+        else:
+            self._poison()
         self._saved.clear()
         self.addressed.clear()
         self.free_blocks.clear()
+
+    def _poison(self) -> None:
+        for tensor in self.owned:
+            value = poison.CAPTURE_VALUES.get(tensor.dtype)
+            if value is not None:
+                tensor.fill_(value)
 
     # -- recording -----------------------------------------------------------------------------------------------------
 
@@ -221,7 +247,10 @@ class Capture:
         written = op.written(args, kwargs) if op.mutated else []
         for tensor in written:
             self.save(tensor)
-        result = runtime.execute(op, args, kwargs) if op.seeded else op.call(*args, **kwargs)
+        if op.seeded:
+            result = runtime.execute(op, args, kwargs)
+        else:
+            result = op.call(*args, **kwargs) if kwargs else op.call(*args)
         if type(result) is torch.Tensor:
             result.__class__ = SimTensor
         else:
@@ -229,22 +258,22 @@ class Capture:
         runtime.stream.work += 1
         if op.is_empty and poison.torch_fills_memory():
             self.own(result)
-            self.add(Node("fill_", "kernel", partial(result.copy_, result.clone()), [result], here(runtime.frame)))
+            self.add(
+                Node("fill_", "kernel", partial(torch.Tensor.copy_, result, result.clone()), [result], here(runtime.frame))
+            )
             return result
         if op.is_empty:
             self.own(result)
             poison.fill(result, poison.CAPTURE)
             self.add(Node(op.name, "alloc", _nothing, [result], here(runtime.frame)))
             return result
-        if written:
-            step: Step = partial(runtime.execute, op, args, kwargs) if op.seeded else partial(op.call, *args, **kwargs)
-        else:
-            written = _tensors(result)
+        if not written:
+            written = [result] if type(result) is SimTensor else _tensors(result)
             if self.free_blocks or self.addressed:
                 self._reuse(written)
             self.owned += written
-            step = self._functional_step(runtime, op, args, kwargs, written)
-        self.add(Node(op.name, "kernel", step, written, here(runtime.frame), baked))
+        recipe = (runtime, op, args, kwargs)
+        self.nodes.append(Node(op.name, "kernel", recipe, written, here(runtime.call[2]), baked))
         return result
 
     def add(self, node: Node) -> None:
@@ -265,17 +294,16 @@ class Capture:
         for node in self.nodes:
             node.replace(lambda held: kept if held is tensor else held)
 
-    @staticmethod
-    def _functional_step(
-        runtime: Runtime, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], outs: list[torch.Tensor]
-    ) -> Step:
-        variant = op.out_variant
-        if variant is not None and len(outs) == len(variant.outs):
-            if not kwargs and variant.only is not None:
-                return partial(variant.func, *args, **{variant.only: outs[0]})
-            kept = {name: value for name, value in kwargs.items() if name in variant.keeps}
-            return partial(variant.func, *args, **kept, **dict(zip(variant.outs, outs, strict=True)))
-        return partial(_copy_into, outs, partial(runtime.execute, op, args, kwargs))
+
+def _step_of(runtime: Runtime, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[torch.Tensor]) -> Step:
+    """What runs an op again on the memory that it wrote."""
+    if op.mutated:
+        return partial(runtime.execute, op, args, kwargs) if op.seeded else partial(op.call, *args, **kwargs)
+    variant = op.out_variant
+    if variant is not None and len(written) == len(variant.outs):
+        kept = {name: value for name, value in kwargs.items() if name in variant.keeps}
+        return partial(variant.func, *args, **kept, **dict(zip(variant.outs, written, strict=True)))
+    return partial(_copy_into, written, partial(runtime.execute, op, args, kwargs))
 
 
 def _replaced(value: Any, new: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -283,9 +311,10 @@ def _replaced(value: Any, new: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         return new(value)
     if isinstance(value, (list, tuple)):
         return type(value)(_replaced(item, new) for item in value)
+    if isinstance(value, dict):
+        return {name: _replaced(item, new) for name, item in value.items()}
     if isinstance(value, partial):
-        kwargs = {name: _replaced(item, new) for name, item in value.keywords.items()}
-        return partial(value.func, *(_replaced(item, new) for item in value.args), **kwargs)
+        return partial(value.func, *_replaced(value.args, new), **_replaced(value.keywords, new))
     return value
 
 

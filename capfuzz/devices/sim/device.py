@@ -56,7 +56,7 @@ class SimCapturedGraph:
         self.result = result
 
     def replay(self, seed: int, tracer: Tracer | None = None) -> None:
-        self._runtime.generator.manual_seed(seed)
+        self._runtime.generator.seed_root(seed)
         if tracer is None:
             self._graph.replay()
         else:
@@ -99,7 +99,7 @@ class SimDevice:
         return SimBuffer(argument, self.runtime)
 
     def _seed(self, seed: int) -> None:
-        self.runtime.generator.manual_seed(seed)
+        self.runtime.generator.seed_root(seed)
         torch.default_generator.manual_seed(seed)
 
     def eager(self, body: Body, seed: int, tracer: Tracer | None = None) -> Any:

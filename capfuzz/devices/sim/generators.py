@@ -55,14 +55,19 @@ class SimGenerator(_REAL_GENERATOR):
     def manual_seed(self, seed: int) -> SimGenerator:
         root, capture = self.root, self._capture()
         if capture is None:
-            root.offset = 0
-            _REAL_GENERATOR.manual_seed(root, seed)
+            root.seed_root(seed)
         elif seed != root.initial_seed():  # the same one is let through, and changes nothing
             raise RuntimeError(
                 "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as "
                 "the original seed."
             )
         return self
+
+    def seed_root(self, seed: int) -> None:
+        """`manual_seed` outside any capture."""
+        root = self.root
+        root.offset = 0
+        _REAL_GENERATOR.manual_seed(root, seed)
 
     def seed(self) -> int:
         if self._capture() is not None:

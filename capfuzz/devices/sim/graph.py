@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from itertools import count
 
 import torch
 
 from capfuzz.devices.errors import CudaError, DanglingBufferError, Rule, not_permitted
 from capfuzz.devices.sim import memory
-from capfuzz.devices.sim.capture import Capture, Node, behind_autograd
+from capfuzz.devices.sim.capture import Capture, Node, Step, behind_autograd
 from capfuzz.devices.sim.generators import SimGenerator, refused_in_capture
 from capfuzz.devices.sim.runtime import Runtime, active, current
 from capfuzz.devices.sim.tensor import storage_id
 from capfuzz.devices.tracer import Tracer
+
+_private_pools = count(1)
+_use_count = torch._C._storage_Use_Count
 
 
 class CUDAGraph:
@@ -27,7 +31,9 @@ class CUDAGraph:
         self._registered: set[SimGenerator] = set()
         self._in_autograd = False
         self._host_memory: list[torch.Tensor] = []
-        self._outside: list[memory.OutsideBuffer] | None = None
+        # Known from the first replay on: others' memory that the graph uses, and what to run.
+        self._outside: list[tuple[int, int, memory.OutsideBuffer]] | None = None
+        self._steps: list[Step] = []
 
     def register_generator_state(self, generator: torch.Generator) -> None:
         """Lets captured ops draw from this generator too; the default one always may."""
@@ -57,7 +63,7 @@ class CUDAGraph:
             )
         if runtime.capturing is not None:
             raise runtime.capturing.invalidate(not_permitted(Rule.NESTED_CAPTURE))
-        self._pool = pool if pool is not None else (0, id(self))
+        self._pool = pool if pool is not None else (next(_private_pools), 0)
         self._capture = Capture(runtime, capture_error_mode, self._free_in_pool(runtime) if pool is not None else [])
         self._capture.registered = self._registered
         runtime.machine.set_capture(self._capture)
@@ -66,15 +72,15 @@ class CUDAGraph:
         """What the pool's other graphs own and nobody holds any more."""
         return [
             tensor
-            for graph in runtime.machine.graphs
-            if graph is not self and graph._pool == self._pool and graph._nodes is not None
+            for graph in runtime.machine.graphs()
+            if graph._pool == self._pool and graph._nodes is not None
             for tensor in memory.dropped(graph._nodes, graph._owned)
         ]
 
     def _seal(self, nodes: list[Node]) -> list[memory.OutsideBuffer]:
         """Before the first replay: what the graph uses of others' memory."""
         machine = current().machine
-        inside = {storage_id(tensor) for graph in machine.graphs for tensor in (*graph._owned, *graph._host_memory)}
+        inside = {storage_id(tensor) for graph in machine.graphs() for tensor in (*graph._owned, *graph._host_memory)}
         return memory.alias_outside(nodes, inside, machine.pinned.__contains__)
 
     def abort(self, succeeded: bool = False) -> None:
@@ -83,7 +89,7 @@ class CUDAGraph:
         if capture is not None:
             with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch._C._InferenceMode(True):
                 capture.finish(succeeded)
-            current().machine.set_capture(capture.outer)
+            capture.runtime.machine.set_capture(capture.outer)
 
     def capture_end(self) -> None:
         if all(node.kind in ("alloc", "host") for node in self.end_capture()):
@@ -110,8 +116,8 @@ class CUDAGraph:
         self._nodes = capture.nodes
         self._owned = capture.owned
         self._host_memory = capture.host_memory
-        current().machine.graphs.add(self)
-        self._in_autograd = any(tensor.requires_grad for tensor in capture.owned)
+        capture.runtime.machine.add_graph(self)
+        self._in_autograd = capture.in_autograd
         return self._nodes
 
     def instantiate(self) -> None:
@@ -135,32 +141,32 @@ class CUDAGraph:
 
     def replay(self) -> None:
         nodes = self._require_captured("replay")
-        if current().capturing is not None:
+        if current().stream.capture is not None:
             raise refused_in_capture("Cannot prepare for replay during capturing stage.")
         self._refuse_dangling(nodes)
-        if self._in_autograd:
-            with behind_autograd(self._owned):
-                self._run(nodes)
-        else:
-            self._run(nodes)
+        if torch._C._len_torch_dispatch_stack() == 0 and torch._C._len_torch_function_stack() == 0:
+            self._run()
+            return
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            self._run()
 
     def _refuse_dangling(self, nodes: list[Node]) -> None:
         if self._outside is None:
-            self._outside = self._seal(nodes)
-        for buffer in self._outside:
-            if buffer.is_dangling:
+            self._outside = [(buffer.storage, buffer.smallest_count, buffer) for buffer in self._seal(nodes)]
+            self._steps = [node.step for node in nodes if node.kind != "alloc"]
+        for storage, smallest_count, buffer in self._outside:
+            if _use_count(storage) <= smallest_count:
                 raise DanglingBufferError(buffer.what, buffer.node.op, buffer.node.location)
 
-    @staticmethod
-    def _run(nodes: list[Node]) -> None:
-        if torch._C._len_torch_dispatch_stack() == 0 and torch._C._len_torch_function_stack() == 0:
-            with torch._C._InferenceMode(True):
-                for node in nodes:
-                    node.step()
+    def _run(self) -> None:
+        if self._in_autograd:
+            with behind_autograd(self._owned), torch._C._InferenceMode(True):
+                for step in self._steps:
+                    step()
             return
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch._C._InferenceMode(True):
-            for node in nodes:
-                node.step()
+        with torch._C._InferenceMode(True):
+            for step in self._steps:
+                step()
 
     def replay_traced(self, tracer: Tracer) -> None:
         """Replays and traces every node. Call it with no mode active."""
@@ -190,10 +196,12 @@ class CUDAGraph:
         self._owned = []
         self._host_memory = []
         self._outside = None
+        self._steps = []
         self._pool = None
 
     def __del__(self) -> None:
-        self.reset()
+        if self._nodes is not None:
+            self.reset()
 
     def pool(self) -> tuple[int, int]:
         if self._pool is None:

@@ -58,7 +58,11 @@ def run_view(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     """A view changes no memory and records nothing; it is on the device if its base is."""
     base = args[0] if args else None
     if type(base) is SimTensor and rt.tracer is None and not op.mutated:
-        return tag_all(op.call(*args, **kwargs))
+        result = op.call(*args, **kwargs) if kwargs else op.call(*args)
+        if type(result) is torch.Tensor:
+            result.__class__ = SimTensor
+            return result
+        return tag_all(result)
     if op.mutated and rt.capturing is not None and isinstance(base, SimTensor):
         rt.capturing.reshaped_in_place(base)
     result = op.call(*args, **kwargs)

@@ -42,15 +42,18 @@ def _references(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _references(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _references(item)
     elif isinstance(value, partial):
         yield from _references(value.args)
-        yield from _references(list(value.keywords.values()))
+        yield from _references(value.keywords)
 
 
 def tensors_of(nodes: Iterable[Node]) -> Iterator[torch.Tensor]:
     """Every reference of the nodes, as often as they hold it."""
     for node in nodes:
-        yield from _references(node.step)
+        yield from _references(node.recipe)
         yield from node.written
 
 
@@ -113,8 +116,9 @@ class OutsideBuffer:
         self.aliases = 0
 
     @property
-    def is_dangling(self) -> bool:
-        return _tensors_in(self.storage) <= self.aliases
+    def smallest_count(self) -> int:
+        """What the storage counts when nobody but the nodes holds it."""
+        return self.aliases + _COUNTED_TOO
 
 
 def alias_outside(nodes: list[Node], inside: set[int], is_outside_host: Callable[[torch.Tensor], bool]) -> list[OutsideBuffer]:
@@ -138,6 +142,7 @@ def alias_outside(nodes: list[Node], inside: set[int], is_outside_host: Callable
 
     for node in nodes:
         node.replace(partial(aliased, node))
+        node.ready()
     return list(buffers.values())
 
 

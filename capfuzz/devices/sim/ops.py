@@ -117,12 +117,11 @@ class Op:
 class OutVariant:
     """The `out=` overload of a functional op: replaying through it writes the captured memory without a copy."""
 
-    __slots__ = ("func", "keeps", "only", "outs")
+    __slots__ = ("func", "keeps", "outs")
 
     def __init__(self, func: OpOverload, outs: tuple[str, ...], keeps: frozenset[str]) -> None:
         self.func = func._op
         self.outs = outs
-        self.only = outs[0] if len(outs) == 1 else None
         self.keeps = keeps
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,8 @@ class Machine:
         self.is_open = True
         self.sync_debug_mode = "default"
         self.runtimes: list[Runtime] = []
-        self.graphs: weakref.WeakSet[CUDAGraph] = weakref.WeakSet()
+        self._graphs: list[weakref.ref[CUDAGraph]] = []
+        self._sweep_at = 1024
 
     def next_stream(self) -> StreamState:
         state = self.streams[self._next % STREAMS_IN_POOL]
@@ -70,6 +72,19 @@ class Machine:
         generator.machine = self
         self.generators[generator._cdata] = generator
         return generator
+
+    def add_graph(self, graph: CUDAGraph) -> None:
+        self._graphs.append(weakref.ref(graph))
+        if len(self._graphs) > self._sweep_at:
+            self._graphs = [ref for ref in self._graphs if ref() is not None]
+            self._sweep_at = max(1024, 2 * len(self._graphs))
+
+    def graphs(self) -> Iterator[CUDAGraph]:
+        """The captured graphs that live."""
+        for ref in self._graphs:
+            graph = ref()
+            if graph is not None:
+                yield graph
 
     def set_capture(self, capture: Capture | None) -> None:
         """One capture at a time: every thread is told, because in global mode it forbids them to wait for the device."""
@@ -89,11 +104,9 @@ class Runtime:
         machine.runtimes.append(self)
         self.tracer: Tracer | None = None
         self.empty_side = poison.EAGER
-        # The Python-level call under way: its arguments, and the device it names (None: it names none).
-        self.call: tuple[Any, ...] | None = None
-        self.names_device: bool | None = None
-        # The Python frame that made it: where the search for the user's line begins. None: not inside a torch call.
-        self.frame: FrameType | None = None
+        # The Python-level torch call under way: its arguments; whether it names the device, or another one (None: it names
+        # none); the frame that made it, where the search for the user's line begins.
+        self.call: tuple[tuple[Any, ...], bool | None, FrameType | None] = ((), None, None)
         # Set by every op that is not a plain kernel or view: see `shortcuts`.
         self.met_a_rule = False
 
@@ -165,6 +178,14 @@ class Runtime:
         """The capture that work on the current stream would be recorded into."""
         return self.stream.capture
 
+    @property
+    def names_device(self) -> bool | None:
+        return self.call[1]
+
+    @property
+    def frame(self) -> FrameType | None:
+        return self.call[2]
+
     # -- launching -----------------------------------------------------------------------------------------------------
 
     def in_device_call(self) -> bool:
@@ -173,7 +194,7 @@ class Runtime:
         arguments."""
         if self.names_device is not None:
             return self.names_device
-        return self.call is not None and any_sim(self.call)
+        return any_sim(self.call[0])
 
     def launch(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a device op, or records it when the current stream captures. Returns the tagged result."""

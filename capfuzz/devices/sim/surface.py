@@ -75,38 +75,39 @@ class SimFunctionMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         runtime = self.runtime
         handler = _surface.get(func)
-        outer = runtime.call, runtime.names_device, runtime.frame
-        runtime.frame = sys._getframe(1)
+        outer = runtime.call
+        frame = sys._getframe(1)
         if handler is not None:
+            runtime.call = (outer[0], outer[1], frame)
             try:
                 return handler(runtime, func, args, kwargs or {})
             finally:
-                runtime.frame = outer[2]
+                runtime.call = outer
         if runtime.capture is None and runtime.tracer is None and not runtime.stream.index:
             key = shortcuts.key_of(func, args, kwargs)
             if key is not None:
-                runtime.call, runtime.names_device = args, None
+                runtime.call = (args, None, frame)
                 try:
                     return shortcuts.run(runtime, key, func, args, kwargs)
                 finally:
-                    runtime.call, runtime.names_device, runtime.frame = outer
+                    runtime.call = outer
         prepare = _prepared.get(func)
         if prepare is not None:
             args = prepare(runtime, args)
-        runtime.call = args
-        runtime.names_device = None
         if _device.CURRENT_DEVICE is not None and func in _device._device_constructors():
             kwargs = {**(kwargs or {}), "device": (kwargs or {}).get("device") or _device.CURRENT_DEVICE}
         try:
-            if kwargs:
-                device = kwargs.get("device")
-                if device is not None:
-                    runtime.names_device = names_cuda(device)
-                    if runtime.names_device:
-                        kwargs = {**kwargs, "device": "cpu"}
-                else:
-                    runtime.call = (*args, *kwargs.values())
-                return func(*args, **kwargs)
-            return func(*args)
+            if not kwargs:
+                runtime.call = (args, None, frame)
+                return func(*args)
+            device = kwargs.get("device")
+            if device is None:
+                runtime.call = ((*args, *kwargs.values()), None, frame)
+            else:
+                on_device = names_cuda(device)
+                runtime.call = (args, on_device, frame)
+                if on_device:
+                    kwargs = {**kwargs, "device": "cpu"}
+            return func(*args, **kwargs)
         finally:
-            runtime.call, runtime.names_device, runtime.frame = outer
+            runtime.call = outer
