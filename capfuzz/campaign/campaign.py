@@ -11,6 +11,7 @@ from pathlib import Path
 
 from capfuzz import corpus as corpora
 from capfuzz.campaign.events import Event, Finished, Found, Handler, Minimising, Progress, Started
+from capfuzz.campaign.interrupts import Interrupts
 from capfuzz.devices import Device
 from capfuzz.differential import Outcome, check, explain
 from capfuzz.findings import Finding, signature
@@ -53,6 +54,7 @@ class Campaign:
         seed: int | None,
         budget: Budget,
         corpus: Path | None,
+        interrupts: Interrupts | None = None,
     ) -> None:
         self.subject = subject
         self.device = device
@@ -60,6 +62,7 @@ class Campaign:
         self.seed = seed
         self.budget = budget
         self.corpus = corpus
+        self._interrupts = interrupts or Interrupts()
         self.cases = 0
         self.findings: dict[str, Finding] = {}
         self.exhausted = False
@@ -96,6 +99,7 @@ class Campaign:
         """Checks one case; a fault that is not yet known becomes a finding. Raises `CampaignOver` when the budget is spent,
         `CampaignFailed` when capfuzz itself fails."""
         self._stop_if_spent()
+        self._interrupts.check()
         try:
             outcome = self._check(case)
             self.cases += 1
@@ -153,6 +157,7 @@ class Campaign:
         target = self.subject.target
 
         def still_fails(candidate: Case) -> bool:
+            self._interrupts.check()
             again = self._check(candidate)
             if again.label != found.outcome.label:
                 return False

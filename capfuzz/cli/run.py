@@ -16,6 +16,7 @@ from capfuzz.campaign import (
     CampaignOver,
     engines,
 )
+from capfuzz.campaign.interrupts import Interrupts
 from capfuzz.cli import options
 from capfuzz.cli.console import ConsoleHandler, console
 from capfuzz.cli.errors import BadInputError, DefectError, HarnessError
@@ -87,8 +88,10 @@ def fuzz(subject: Subject, device: str, engine: str, seed: int, budget: Budget, 
     """Runs one campaign on the terminal and returns its number of findings. Ctrl-C reports what was found and goes on up."""
     handler = ConsoleHandler(console())
     try:
-        with open_device(device) as opened:
-            campaign = Campaign(subject, opened, handler, engine=engine, seed=seed, budget=budget, corpus=corpus)
+        with open_device(device) as opened, Interrupts() as interrupts:
+            campaign = Campaign(
+                subject, opened, handler, engine=engine, seed=seed, budget=budget, corpus=corpus, interrupts=interrupts
+            )
             campaign.start()
             try:
                 engines()[engine](campaign)
