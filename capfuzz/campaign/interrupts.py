@@ -1,14 +1,25 @@
 """Ctrl-C that is not lost.
 
 Python drops an exception that a signal handler raises inside a finaliser or a garbage collection callback, and user code may
-catch it. The handler here also remembers, and the campaign asks before each case.
+catch it. The handler here remembers instead, and the campaign asks before each case.
 """
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from types import FrameType
+
+
+def _would_be_dropped(frame: FrameType | None) -> bool:
+    """Whether Python would print an exception that is raised here and go on: in a finaliser or a collector's callback."""
+    callbacks = {getattr(callback, "__code__", None) for callback in gc.callbacks}
+    while frame is not None:
+        if frame.f_code.co_name == "__del__" or frame.f_code in callbacks:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Interrupts:
@@ -33,7 +44,8 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._seen = True
-        raise KeyboardInterrupt
+        if not _would_be_dropped(frame):
+            raise KeyboardInterrupt
 
     def check(self) -> None:
         """Raises `KeyboardInterrupt` if there was one, whatever became of it. It is raised once."""

@@ -42,6 +42,19 @@ def test_an_interrupt_that_user_code_swallows_ends_the_campaign(device: Device) 
     assert campaign.cases == 1
 
 
+def test_an_interrupt_in_a_finaliser_waits_for_the_next_case(capfd: pytest.CaptureFixture[str]) -> None:
+    class Finalised:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with Interrupts() as interrupts:
+        Finalised()
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.check()
+        interrupts.check()
+    assert capfd.readouterr().err == ""
+
+
 def test_the_handler_is_put_back_and_another_one_is_left_alone() -> None:
     before = signal.getsignal(signal.SIGINT)
     with Interrupts():

@@ -138,7 +138,11 @@ class _DeviceOf(_DeviceContext):
 class graph(_REAL_GRAPH):  # noqa: N801  (the name that users write)
     """PyTorch's own `torch.cuda.graph`; it only names a nested capture as such, before its synchronise fails."""
 
-    default_capture_stream = None
+    def __init__(self, cuda_graph: Any, pool: Any = None, stream: Any = None, **kwargs: Any) -> None:
+        if stream is None:  # PyTorch keeps one for the process: here it is the machine's
+            machine = current().machine
+            stream = machine.capture_stream = machine.capture_stream or streams.Stream()
+        super().__init__(cuda_graph, pool=pool, stream=stream, **kwargs)
 
     def __enter__(self) -> None:
         runtime = current()

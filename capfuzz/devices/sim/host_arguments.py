@@ -28,3 +28,13 @@ def _eigvalsh(rt: Runtime, func: Func, args: tuple[Any, ...], kwargs: dict[str, 
     if rt.capturing is not None and is_sim(args[0]):
         raise NotModelledError("torch.linalg.eigvalsh during capture is not modelled: cuSOLVER itself fails there")
     return func(*args, **kwargs)
+
+
+@surface(torch.quantile, torch.nanquantile, torch.Tensor.quantile, torch.Tensor.nanquantile)
+def _quantile(rt: Runtime, func: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """For a tensor of the CPU alone some versions check the quantiles' range, and read them for it."""
+    rt.checks_of_the_cpu += 1
+    try:
+        return func(*args, **kwargs)
+    finally:
+        rt.checks_of_the_cpu -= 1

@@ -141,7 +141,8 @@ def _find_out_variant(func: OpOverload) -> OutVariant | None:
         theirs = candidate._schema.arguments
         outs = tuple(a.name for a in theirs if a.is_out)
         names = frozenset(a.name for a in theirs)
-        if len(outs) != len(tensors_out) or not needed <= names:
+        required = {a.name for a in theirs if a.kwarg_only and not a.is_out and not a.has_default_value()}
+        if len(outs) != len(tensors_out) or not needed <= names or not required <= needed:
             continue
         if [(a.name, str(a.type)) for a in theirs if not a.kwarg_only and not a.is_out] == ours:
             return OutVariant(candidate, outs, names)

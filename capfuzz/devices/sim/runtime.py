@@ -26,6 +26,7 @@ from capfuzz.devices.tracer import Tracer
 if TYPE_CHECKING:
     from capfuzz.devices.sim.capture import Capture
     from capfuzz.devices.sim.graph import CUDAGraph
+    from capfuzz.devices.sim.streams import Stream
 
 _local = threading.local()
 _get_state, _set_state = torch.Generator.get_state, torch.Generator.set_state
@@ -57,6 +58,7 @@ class Machine:
         self.pinned = PinnedMemory()
         self.is_open = True
         self.sync_debug_mode = "default"
+        self.capture_stream: Stream | None = None
         self.runtimes: list[Runtime] = []
         self._graphs: list[weakref.ref[CUDAGraph]] = []
         self._sweep_at = 1024
@@ -107,6 +109,8 @@ class Runtime:
         # The Python-level torch call under way: its arguments; whether it names the device, or another one (None: it names
         # none); the frame that made it, where the search for the user's line begins.
         self.call: tuple[tuple[Any, ...], bool | None, FrameType | None] = ((), None, None)
+        # Above zero inside a function whose C++ reads values only because it sees the CPU.
+        self.checks_of_the_cpu = 0
         # Set by every op that is not a plain kernel or view: see `shortcuts`.
         self.met_a_rule = False
 

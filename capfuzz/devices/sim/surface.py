@@ -78,7 +78,7 @@ class SimFunctionMode(TorchFunctionMode):
         outer = runtime.call
         frame = sys._getframe(1)
         if handler is not None:
-            runtime.call = (outer[0], outer[1], frame)
+            runtime.call = (args, None, frame)
             try:
                 return handler(runtime, func, args, kwargs or {})
             finally:
