@@ -77,6 +77,8 @@ class EntryItem(pytest.Item):
         from capfuzz.cli.text import entry_text
         from capfuzz.corpus.replay import subject_of
         from capfuzz.devices import open_device
+        from capfuzz.differential import Verdict
+        from capfuzz.workers import InProcess, WorkerPool
 
         try:
             entry = corpus.load(self.path)
@@ -85,15 +87,20 @@ class EntryItem(pytest.Item):
         own = None
         spec = self._own(entry.target) if entry.expect is corpus.Expect.EQUIVALENT else None
         if spec is not None:
-            from capfuzz.campaign.subjects import ImplementationError, user
             from capfuzz.targets import get_target
+            from capfuzz.targets.subjects import ImplementationError, user
 
             try:
                 own = user(get_target(entry.target), spec).function
             except ImplementationError as error:
                 raise EntryFailed(str(error)) from error
-        with open_device("sim") as device:
-            result = corpus.replay(device, entry, subject_of(entry, own, f"user:{spec}"))
+        subject = subject_of(entry, own, f"user:{spec}")
+        if entry.verdict in (Verdict.CRASH, Verdict.HANG):  # it would take pytest with it
+            with WorkerPool(subject, "sim") as pool:
+                result = corpus.replay(entry, subject, pool.judge)
+        else:
+            with open_device("sim") as device:
+                result = corpus.replay(entry, subject, InProcess(device, subject).judge)
         detail = entry_text(entry, result.subject.target, result.outcome)
         if entry.expect is corpus.Expect.OPEN:
             if result.status is corpus.Status.FIXED:

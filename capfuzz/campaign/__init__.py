@@ -5,7 +5,7 @@ from collections.abc import Callable
 from capfuzz.campaign import hypothesis_engine
 from capfuzz.campaign.atheris_engine import AtherisFailedError, AtherisMissingError
 from capfuzz.campaign.campaign import Budget, Campaign, CampaignFailed, CampaignOver
-from capfuzz.campaign.subjects import ImplementationError
+from capfuzz.targets.subjects import ImplementationError
 
 Engine = Callable[[Campaign], None]
 

@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 
 from capfuzz.campaign.hypothesis_engine import UNLIMITED, nothing_written, property_of
-from capfuzz.campaign.subjects import subject_from_label
 from capfuzz.devices import open_device
-from capfuzz.differential import check, explain
 from capfuzz.findings import signature
 from capfuzz.targets import Case, Subject
+from capfuzz.targets.judge import judge
+from capfuzz.targets.subjects import subject_from_label
 
 MAX_BYTES = 256
 FIRST_INPUTS = 64
@@ -73,11 +73,9 @@ def main(spec: dict[str, Any]) -> None:
         target = subject.target
 
         def body(case: Case) -> None:
-            feeds = target.feeds(case)
-            outcome = check(device, subject.function, feeds, target.reference)
+            outcome = judge(device, subject, case)
             reporter.ran(case)
             if outcome.is_fault:
-                outcome = explain(device, subject.function, feeds, target.reference, outcome)
                 reporter.fault(signature(target.name, outcome), case)
 
         test: Any = property_of(target.strategy(), body, UNLIMITED, spec["seed"])

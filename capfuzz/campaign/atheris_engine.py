@@ -18,7 +18,6 @@ from pathlib import Path
 import msgspec
 
 from capfuzz.campaign.campaign import Campaign, CampaignOver
-from capfuzz.differential import check
 from capfuzz.targets import Case
 
 BYTES_DIR = Path(".capfuzz") / "atheris"
@@ -50,7 +49,7 @@ def run(campaign: Campaign) -> None:
     spec = {
         "target": subject.target.name,
         "implementation": subject.label,
-        "device": campaign.device.name,
+        "device": campaign.judge.name,
         "seed": campaign.seed,
         "deadline": None if campaign.budget.max_time is None else time.time() + campaign.budget.max_time - campaign.seconds,
         "max_examples": campaign.budget.max_examples,
@@ -85,7 +84,6 @@ def _take(campaign: Campaign, message: dict[str, object]) -> None:
             campaign.cover(name, set(values))
         return
     case = msgspec.convert(message["case"], Case)
-    subject = campaign.subject
-    outcome = check(campaign.device, subject.function, subject.target.feeds(case), subject.target.reference)
+    outcome = campaign.judge.judge(case)
     if outcome.is_fault:
         campaign.fault(case, outcome)

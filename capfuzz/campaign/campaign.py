@@ -6,20 +6,22 @@ An engine calls `try_case`; everything else is the same for every engine.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from capfuzz import corpus as corpora
 from capfuzz.campaign.events import Event, Finished, Found, Handler, Minimising, Progress, Started
 from capfuzz.campaign.interrupts import Interrupts
-from capfuzz.devices import Device
-from capfuzz.differential import Outcome, check, explain
+from capfuzz.differential import Outcome, Verdict
 from capfuzz.findings import Finding, signature
 from capfuzz.findings.matter import axes_that_matter
 from capfuzz.findings.minimise import minimise
 from capfuzz.targets import Case, Subject
+from capfuzz.workers import Judge
 
 CONFIRMATIONS = 2
+HANG_SECONDS = 1.0
 MINIMISE_SECONDS = 30.0
 PROGRESS_SECONDS = 0.25
 
@@ -47,7 +49,7 @@ class Campaign:
     def __init__(
         self,
         subject: Subject,
-        device: Device,
+        judge: Judge,
         emit: Handler,
         *,
         engine: str,
@@ -57,7 +59,7 @@ class Campaign:
         interrupts: Interrupts | None = None,
     ) -> None:
         self.subject = subject
-        self.device = device
+        self.judge = judge
         self.engine = engine
         self.seed = seed
         self.budget = budget
@@ -77,7 +79,7 @@ class Campaign:
             Started(
                 self.subject.target.name,
                 self.subject.label,
-                self.device.describe(),
+                self.judge.describe(),
                 self.engine,
                 self.seed,
                 budget.max_examples,
@@ -96,19 +98,29 @@ class Campaign:
         return time.monotonic() - self._begun
 
     def try_case(self, case: Case) -> None:
-        """Checks one case; a fault that is not yet known becomes a finding. Raises `CampaignOver` when the budget is spent,
-        `CampaignFailed` when capfuzz itself fails."""
+        """Hands a case to the judge, and takes what it has to say by then; a fault that is not yet known becomes a finding.
+
+        Raises `CampaignOver` when the budget is spent, `CampaignFailed` when capfuzz itself fails.
+        """
         self._stop_if_spent()
         self._interrupts.check()
+        known_to_hang = any(finding.outcome.verdict is Verdict.HANG for finding in self.findings.values())
+        self._take(self.judge.feed(case, HANG_SECONDS if known_to_hang else None))
+
+    def take_the_rest(self) -> None:
+        """Takes what the judge still has. An engine calls it at its end."""
+        self._take(self.judge.drain())
+
+    def _take(self, judged: Iterator[tuple[Case, Outcome]]) -> None:
         try:
-            outcome = self._check(case)
-            self.cases += 1
-            self._cover(case)
-            if outcome.is_fault:
-                self.fault(case, outcome)
-            self.progress()
+            for case, outcome in judged:
+                self.cases += 1
+                self._cover(case)
+                if outcome.is_fault:
+                    self.fault(case, outcome)
+                self.progress()
         except Exception as error:
-            raise CampaignFailed(f"the harness failed on case {case!r:.400}") from error
+            raise CampaignFailed(str(error) or type(error).__name__) from error
 
     def progress(self) -> None:
         now = time.monotonic()
@@ -125,19 +137,12 @@ class Campaign:
         self._covered.setdefault(name, set()).update(values)
 
     def fault(self, case: Case, outcome: Outcome) -> None:
-        """A failing case: explained, and if its signature is new, minimised, saved and reported.
+        """A failing case: if its signature is new, minimised, saved and reported.
 
         A fault that was seen is never lost: what interrupts this (Ctrl-C, closed output, a defect) goes on up, and the finding
         is saved and reported as it is then. Raises `CampaignOver` when it is the last one that the budget allows.
         """
         finding = self._finding(case, outcome)
-        try:
-            finding = self._finding(case, self._explain(case, outcome))
-        except BaseException as error:
-            # Without its line it has another name; a known fault of the same kind is not to be saved twice.
-            if finding.outcome.label not in {known.outcome.label for known in self.findings.values()}:
-                self._keep(finding, _cut_short(error))
-            raise
         if finding.signature in self.findings:
             return
         try:
@@ -155,19 +160,22 @@ class Campaign:
     def _minimised(self, found: Finding) -> tuple[Finding, str | None]:
         """The finding with its smallest case and the axes that matter, and a note where time ran out before they were known."""
         target = self.subject.target
+        # A case that hangs takes all of its time: candidates get less of it.
+        seconds = HANG_SECONDS if found.outcome.verdict is Verdict.HANG else None
 
         def still_fails(candidate: Case) -> bool:
             self._interrupts.check()
-            again = self._check(candidate)
-            if again.label != found.outcome.label:
-                return False
-            return signature(target.name, self._explain(candidate, again)) == found.signature
+            again = self.judge.judge(candidate, found.outcome.label, seconds)
+            return again.label == found.outcome.label and signature(target.name, again) == found.signature
 
         def in_time(candidate: Case) -> bool:
             self._stop_if_spent()
             return still_fails(candidate)
 
-        if not all(still_fails(found.case) for _ in range(CONFIRMATIONS)):
+        confirmed = (self.judge.judge(found.case, found.outcome.label).label == found.outcome.label) and all(
+            still_fails(found.case) for _ in range(CONFIRMATIONS - 1)
+        )
+        if not confirmed:
             return replace(found, flaky=True), None
         best = minimise(target, found.case, still_fails, self._seconds_for(MINIMISE_SECONDS))
         missed = [] if best.complete else ["not fully minimised"]
@@ -176,7 +184,7 @@ class Campaign:
             axes = axes_that_matter(target, best.case, in_time)
         except CampaignOver:
             missed.append("axes not varied")
-        outcome = self._explain(best.case, self._check(best.case))
+        outcome = self.judge.judge(best.case, found.outcome.label)
         if signature(target.name, outcome) != found.signature:
             return replace(found, flaky=True), None
         note = f"{', '.join(missed)}: time ran out" if missed else None
@@ -191,7 +199,7 @@ class Campaign:
             outcome,
             signature(subject.target.name, outcome),
             self.seed,
-            self.device.name,
+            self.judge.name,
             self.engine,
         )
 
@@ -207,14 +215,6 @@ class Campaign:
         self._say(Found(finding, path, is_new, problem, note))
 
     # -- helpers -------------------------------------------------------------------------------------------------------
-
-    def _check(self, case: Case) -> Outcome:
-        target = self.subject.target
-        return check(self.device, self.subject.function, target.feeds(case), target.reference)
-
-    def _explain(self, case: Case, outcome: Outcome) -> Outcome:
-        target = self.subject.target
-        return explain(self.device, self.subject.function, target.feeds(case), target.reference, outcome)
 
     def _seconds_for(self, most: float) -> float:
         """`most`, or what is left of the budget where that is less."""

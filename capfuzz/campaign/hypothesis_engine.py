@@ -61,6 +61,7 @@ def run(campaign: Campaign) -> None:
     try:
         with nothing_written():
             test()
+        campaign.take_the_rest()
     except CampaignOver:
         return
     campaign.exhausted = examples is None or campaign.cases < examples

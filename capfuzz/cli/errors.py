@@ -8,6 +8,7 @@ from typing import IO, Any
 import click
 
 from capfuzz.cli.exit_code import ExitCode
+from capfuzz.workers import WorkerError
 
 
 class BadInputError(click.ClickException):
@@ -59,3 +60,8 @@ class ProgramFailed(BaseException):
 def output_error(error: OSError) -> OutputClosed | OutputFailed:
     """What an error while writing to standard output is."""
     return OutputClosed() if isinstance(error, BrokenPipeError) else OutputFailed(error)
+
+
+def worker_failed(error: WorkerError) -> click.ClickException:
+    """A worker that could not start: the user's to mend (no GPU, a module that does not import), or capfuzz's own failure."""
+    return BadInputError(str(error)) if error.by_user else HarnessError(str(error))

@@ -11,17 +11,18 @@ from capfuzz.cli import options
 from capfuzz.cli.console import console
 from capfuzz.cli.errors import BadInputError
 from capfuzz.cli.exit_code import ExitCode
+from capfuzz.cli.pools import Pools
 from capfuzz.cli.text import counted, entry_text
 from capfuzz.corpus.replay import Status, subject_of
-from capfuzz.devices import open_device
 
 
 @click.command()
 @click.argument("entries", metavar="[ENTRY...]", nargs=-1, type=click.Path(path_type=Path))
 @options.impl_option
 @options.device_option
+@options.case_timeout_option
 @click.option("-q", "--quiet", is_flag=True, help="One line an entry, no details.")
-def replay(entries: tuple[Path, ...], impl: str | None, device: str, quiet: bool) -> int:
+def replay(entries: tuple[Path, ...], impl: str | None, device: str, case_timeout: float, quiet: bool) -> int:
     """Run corpus entries (files or directories; default: corpus) and say of each what it shows now.
 
     FAILED: the recorded fault is still there. FIXED: the implementation is equivalent. CHANGED: another fault. ERROR: the file
@@ -29,10 +30,10 @@ def replay(entries: tuple[Path, ...], impl: str | None, device: str, quiet: bool
     entry runs on your own function.
     """
     paths = corpora.find_entries(_given(entries))
-    own = None if impl is None else options.own_function(impl)
+    own = None if impl is None else options.own_function(impl, options.device_name(device))
     out = console()
     counts = dict.fromkeys([*(status.value for status in Status), "ERROR"], 0)
-    with open_device(options.device_name(device)) as opened:
+    with Pools(options.device_name(device), workers=1, case_seconds=case_timeout) as pools:
         for path in paths:
             try:
                 entry = corpora.load(path)
@@ -43,7 +44,7 @@ def replay(entries: tuple[Path, ...], impl: str | None, device: str, quiet: bool
             subject = subject_of(entry, own, f"user:{impl}")
             if impl is not None and own is not None:
                 options.fits(subject.target, impl, own)
-            result = corpora.replay(opened, entry, subject)
+            result = corpora.replay(entry, subject, pools.of(subject).judge)
             counts[result.status.value] += 1
             recorded = f" (recorded: {entry.label})" if result.status is Status.CHANGED else ""
             out.print(f"{result.status.value:<8} {path}  {result.outcome.label}{recorded}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -19,10 +20,10 @@ from capfuzz.campaign import (
 from capfuzz.campaign.interrupts import Interrupts
 from capfuzz.cli import options
 from capfuzz.cli.console import ConsoleHandler, console
-from capfuzz.cli.errors import BadInputError, DefectError, HarnessError
+from capfuzz.cli.errors import BadInputError, DefectError, HarnessError, worker_failed
 from capfuzz.cli.exit_code import ExitCode
-from capfuzz.devices import open_device
 from capfuzz.targets import Subject
+from capfuzz.workers import WorkerError, WorkerPool
 
 ATHERIS_SECONDS = 60.0
 
@@ -32,6 +33,8 @@ ATHERIS_SECONDS = 60.0
 @click.option("--variant", metavar="NAME", help="Run a registered faulty variant instead of the shipped implementation.")
 @options.impl_option
 @options.device_option
+@options.workers_option
+@options.case_timeout_option
 @click.option("--engine", type=click.Choice(["hypothesis", "atheris"]), default="hypothesis", show_default=True)
 @click.option(
     "--max-examples",
@@ -51,6 +54,8 @@ def run(
     variant: str | None,
     impl: str | None,
     device: str,
+    workers: int,
+    case_timeout: float,
     engine: str,
     max_examples: int | None,
     max_time: float | None,
@@ -64,14 +69,15 @@ def run(
 
     Each finding is minimised, printed, and saved as CORPUS/<target>/<signature>.json.
     """
-    subjects = [options.subject_of(options.target_of(name), variant, impl) for name in targets]
+    where = Where(options.device_name(device), workers, case_timeout)
+    subjects = [options.subject_of(options.target_of(name), variant, impl, where.device) for name in targets]
     budget = _budget(engine, max_examples, max_time, 1 if stop_first else max_findings)
     if corpus.exists() and not corpus.is_dir():
         raise BadInputError(f"--corpus {corpus}: is not a directory")
     found = 0
     for subject in subjects:
         number = random.randrange(2**32) if seed is None else seed
-        found += fuzz(subject, options.device_name(device), engine, number, budget, None if no_save else corpus)
+        found += fuzz(subject, where, engine, number, budget, None if no_save else corpus)
     return ExitCode.FINDINGS if found else ExitCode.OK
 
 
@@ -84,31 +90,44 @@ def _budget(engine: str, max_examples: int | None, max_time: float | None, max_f
     return Budget(max_examples, max_time, max_findings)
 
 
-def fuzz(subject: Subject, device: str, engine: str, seed: int, budget: Budget, corpus: Path | None) -> int:
+@dataclass(frozen=True)
+class Where:
+    """Where a campaign runs: the device, in how many processes, how long a case may take."""
+
+    device: str
+    workers: int = 1
+    case_seconds: float = 10.0
+
+
+def fuzz(subject: Subject, where: Where, engine: str, seed: int, budget: Budget, corpus: Path | None) -> int:
     """Runs one campaign on the terminal and returns its number of findings. Ctrl-C reports what was found and goes on up."""
-    handler = ConsoleHandler(console())
     try:
-        with open_device(device) as opened, Interrupts() as interrupts:
-            campaign = Campaign(
-                subject, opened, handler, engine=engine, seed=seed, budget=budget, corpus=corpus, interrupts=interrupts
-            )
-            campaign.start()
+        # Before the handler: its progress line has a thread, and the workers' zygote is forked from a process without.
+        with WorkerPool(subject, where.device, where.workers, where.case_seconds) as pool, Interrupts() as interrupts:
+            handler = ConsoleHandler(console())
             try:
-                engines()[engine](campaign)
-            except CampaignOver:
-                pass
-            except AtherisMissingError:
-                raise
-            except (KeyboardInterrupt, CampaignFailed, Exception):
-                campaign.finish(interrupted=True)
-                raise
-            campaign.finish()
-            return len(campaign.findings)
+                campaign = Campaign(
+                    subject, pool, handler, engine=engine, seed=seed, budget=budget, corpus=corpus, interrupts=interrupts
+                )
+                campaign.start()
+                try:
+                    engines()[engine](campaign)
+                except CampaignOver:
+                    pass
+                except AtherisMissingError:
+                    raise
+                except (KeyboardInterrupt, CampaignFailed, Exception):
+                    campaign.finish(interrupted=True)
+                    raise
+                campaign.finish()
+                return len(campaign.findings)
+            finally:
+                handler.close()
     except AtherisMissingError as error:
         raise BadInputError(str(error)) from error
+    except WorkerError as error:
+        raise worker_failed(error) from error
     except CampaignFailed as error:
         raise DefectError(error.__cause__ or error, str(error)) from error
     except AtherisFailedError as error:
         raise HarnessError(str(error)) from error
-    finally:
-        handler.close()

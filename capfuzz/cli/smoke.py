@@ -7,7 +7,7 @@ import click
 from capfuzz.campaign import Budget
 from capfuzz.cli import options
 from capfuzz.cli.exit_code import ExitCode
-from capfuzz.cli.run import fuzz
+from capfuzz.cli.run import Where, fuzz
 from capfuzz.targets import shipped, targets
 
 SMOKE_SEED = 20_260_101  # a fixed seed: a red smoke run is red again on every machine
@@ -22,5 +22,5 @@ def smoke(device: str, max_examples: int, seed: int) -> int:
     found = 0
     for target in targets().values():
         budget = Budget(max_examples)
-        found += fuzz(shipped(target), options.device_name(device), "hypothesis", seed, budget, None)
+        found += fuzz(shipped(target), Where(options.device_name(device)), "hypothesis", seed, budget, None)
     return ExitCode.FINDINGS if found else ExitCode.OK

@@ -8,9 +8,8 @@ from enum import Enum
 from typing import Any
 
 from capfuzz.corpus.entry import Entry, Expect
-from capfuzz.devices import Device
-from capfuzz.differential import Outcome, check, explain
-from capfuzz.targets import Subject, get_target, shipped, variant
+from capfuzz.differential import Outcome
+from capfuzz.targets import Case, Subject, get_target, shipped, variant
 
 
 class Status(str, Enum):
@@ -48,12 +47,9 @@ def subject_of(entry: Entry, own: Callable[..., Any] | None = None, label: str =
     return variant(target, name) if kind == "variant" else shipped(target)
 
 
-def replay(device: Device, entry: Entry, subject: Subject) -> Replayed:
-    """Runs the entry's case through the whole check."""
-    target = subject.target
-    feeds = target.feeds(entry.case)
-    outcome = check(device, subject.function, feeds, target.reference)
-    outcome = explain(device, subject.function, feeds, target.reference, outcome)
+def replay(entry: Entry, subject: Subject, judge: Callable[[Case], Outcome]) -> Replayed:
+    """Judges the entry's case, and says what that means for the entry."""
+    outcome = judge(entry.case)
     if not outcome.is_fault:
         status = Status.FIXED
     else:

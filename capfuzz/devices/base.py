@@ -54,8 +54,8 @@ class Device(Protocol):
 
     def eager(self, body: Body, seed: int, tracer: Tracer | None = None) -> Any: ...
 
-    def capture(self, body: Body, seed: int) -> Graph:
-        """Captures `body`; raises what the device raises."""
+    def capture(self, body: Body, seed: int, tracer: Tracer | None = None) -> Graph:
+        """Captures `body`; raises what the device raises. A tracer `of_capture` is told of every op up to there."""
         ...
 
     def read(self, tensor: torch.Tensor) -> np.ndarray:
@@ -64,20 +64,25 @@ class Device(Protocol):
 
     def on_device(self, tensor: torch.Tensor) -> bool: ...
 
+    def is_healthy(self) -> bool:
+        """Whether the next case can run here. Asked after a fault."""
+        ...
+
     def failed_op(self, error: BaseException) -> str | None:
         """The op that raised `error`, where the device can tell."""
         ...
 
 
-Opener = Callable[[], AbstractContextManager[Device]]
+Opener = Callable[[int], AbstractContextManager[Device]]
 
 
-def open_device(name: str) -> AbstractContextManager[Device]:
-    """Opens a device by name. Raises `ValueError` for a name that is none."""
+def open_device(name: str, number: int = 0) -> AbstractContextManager[Device]:
+    """Opens a device by name; where there are several, the one that worker `number` takes. Raises `ValueError` for a name that
+    is none, RuntimeError where this machine has no such device."""
     openers = _openers()
     if name not in openers:
         raise ValueError(f"unknown device {name!r}; there are: {', '.join(sorted(openers))}")
-    return openers[name]()
+    return openers[name](number)
 
 
 def device_names() -> tuple[str, ...]:
@@ -85,6 +90,16 @@ def device_names() -> tuple[str, ...]:
 
 
 def _openers() -> Mapping[str, Opener]:
+    return {"sim": _open_sim, "cuda": _open_cuda}
+
+
+def _open_sim(number: int) -> AbstractContextManager[Device]:
     from capfuzz.devices.sim.device import SimDevice
 
-    return {"sim": SimDevice}
+    return SimDevice()
+
+
+def _open_cuda(number: int) -> AbstractContextManager[Device]:
+    from capfuzz.devices.cuda.device import CudaDevice
+
+    return CudaDevice(number)

@@ -46,6 +46,22 @@ class Location(NamedTuple):
     def text(self) -> str:
         return linecache.getline(self.code.co_filename, self.line).strip()
 
+    def __reduce__(self) -> tuple[type[SourceLocation], tuple[str, int, str, str]]:
+        return SourceLocation, (self.file, self.line, self.function, self.text)
+
+
+class SourceLocation(NamedTuple):
+    """A location as another process knows it: without the code itself."""
+
+    file: str
+    line: int
+    function: str
+    text: str
+
+
+def is_user_file(file: str) -> bool:
+    return not _is_internal(file)
+
 
 _new_tuple = tuple.__new__  # a third of what `Location(...)` costs, and recording an op pays it each time
 
@@ -104,14 +120,23 @@ def blamed(error: BaseException) -> Location | None:
     return found
 
 
+class Operand(NamedTuple):
+    """A tensor that an op read or wrote, as far as a trace tells: `device` is the type, `cuda` or `cpu`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    device: str
+
+
 @dataclass(slots=True)
 class OpRecord:
-    """One op that was launched: its name, the user's line, and the values that it left behind.
+    """One op that was launched: its name, the user's line, what it read and wrote, and the values that it left behind.
 
-    `kind` is `kernel` (recorded in the graph), `alloc` (memory only), `view` (neither), `copy` (between host and device).
-    `storages` are the ids of the storages that it wrote, made or looked at; `values` are host copies of what
-    it wrote, empty unless asked for. `outer` is the line of the implementation itself below which the op was launched,
-    where that was asked for.
+    `kind` is `kernel` (recorded in the graph), `copy` (the same, between host and device), `alloc` (memory only), `view`
+    (neither); in the trace of a capture also `host` (it ran on the host) and `at once` (it ran on a stream outside of it).
+    `storages` are the ids of the storages that it wrote, made or looked at; `values` are host copies of what it wrote, empty
+    unless asked for. `outer` is the line of the implementation itself below which the op was launched, where that was asked
+    for. `baked` are the host's values that the graph keeps as they were at capture: numbers, or lists of them.
     """
 
     op: str
@@ -119,5 +144,14 @@ class OpRecord:
     kind: str = "kernel"
     storages: tuple[int, ...] = ()
     values: list[np.ndarray] = field(default_factory=list)
-    baked: bool = False
+    baked: tuple[Any, ...] = ()
     outer: Location | None = None
+    read: tuple[Operand, ...] = ()
+    written: tuple[Operand, ...] = ()
+
+    @property
+    def fate(self) -> str:
+        """What became of the op at capture: `recorded`, `baked`, or its kind where the graph has no node of it."""
+        if self.kind in ("kernel", "copy"):
+            return "baked" if self.baked else "recorded"
+        return self.kind

@@ -163,7 +163,7 @@ def _warm_up(run: _Run, static: Mapping[str, Buffer]) -> None:
 def _capture(run: _Run, static: Mapping[str, Buffer]) -> Graph:
     feed = run.feeds[0]
     try:
-        graph = run.device.capture(run.body(feed, static), _SEED)
+        graph = run.device.capture(run.body(feed, static), _SEED, run.tracer())
     except RAISED as error:
         raise _Fault(_raised(run, Verdict.CAPTURE_ERROR, rule_of(error).value, root_cause(error))) from error
     spaces = _spaces(feed)

@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 
 from capfuzz.devices.errors import Rule
-from capfuzz.devices.trace import Location
+from capfuzz.devices.trace import Location, SourceLocation
 
 
 class Verdict(str, Enum):
@@ -20,6 +20,8 @@ class Verdict(str, Enum):
     REFERENCE_MISMATCH = "reference_mismatch"
     NONDETERMINISTIC = "nondeterministic"
     EAGER_ERROR = "eager_error"
+    CRASH = "crash"
+    HANG = "hang"
 
 
 class Cause(str, Enum):
@@ -63,7 +65,7 @@ class Mismatch:
 class Blame:
     """The guilty line and the op that it lowered to."""
 
-    location: Location | None
+    location: Location | SourceLocation | None
     op: str | None
 
 

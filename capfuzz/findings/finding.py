@@ -11,8 +11,8 @@ from pathlib import PurePath
 
 import msgspec
 
-from capfuzz.devices.trace import Location
-from capfuzz.differential import Outcome
+from capfuzz.devices.trace import Location, SourceLocation
+from capfuzz.differential import Outcome, Verdict
 from capfuzz.targets.case import Case
 
 
@@ -55,7 +55,7 @@ def source_line(outcome: Outcome) -> SourceLine | None:
     return SourceLine(portable_path(location), location.line, location.function, location.text, outcome.blame.op)
 
 
-def portable_path(location: Location) -> str:
+def portable_path(location: Location | SourceLocation) -> str:
     """The file as a reader of the entry knows it: below the working directory, else as its module is imported."""
     path = os.path.abspath(location.file)
     here = os.getcwd() + os.sep
@@ -75,6 +75,8 @@ def signature(target: str, outcome: Outcome) -> str:
     """
     line = source_line(outcome)
     text = re.sub(r"\s+", " ", line.text).strip() if line else ""
+    if line and outcome.verdict is Verdict.HANG:  # the line at which it was met is a matter of chance
+        text = line.function
     op = (outcome.blame.op or "").split(".")[0]
     digest = hashlib.sha256("\x00".join((target, outcome.label, text, op)).encode()).hexdigest()[:8]
     return f"{outcome.label.replace(':', '-')}-{digest}"

@@ -41,6 +41,8 @@ _HINTS: dict[str, str] = {
     f"divergence:{Cause.STRUCTURE.value}": "do not branch on whether the stream is capturing",
     f"divergence:{Cause.VALUES.value}": "everything the result depends on must be read from static buffers inside the graph",
     Verdict.DANGLING_BUFFER.value: "keep every buffer that a graph was captured with for as long as the graph itself",
+    Verdict.CRASH.value: "the implementation ends its process: look at the line above, or run the case alone with a debugger",
+    Verdict.HANG.value: "the implementation does not come to an end on this case; `--case-timeout` says how long it was given",
     Verdict.REFERENCE_MISMATCH.value: "eager itself is wrong here: compare the op with the reference on the case shown",
     Verdict.NONDETERMINISTIC.value: "eager disagrees with itself: state is kept between calls, or an op has no fixed order",
 }

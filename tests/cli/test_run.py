@@ -16,11 +16,11 @@ from hypothesis.configuration import set_hypothesis_home_dir, storage_directory
 from capfuzz import corpus as corpora
 from capfuzz.campaign import Campaign, ImplementationError
 from capfuzz.campaign import campaign as campaign_module
-from capfuzz.campaign.subjects import user
 from capfuzz.devices.errors import HOST_COPY_TEXT
 from capfuzz.differential import Outcome, Verdict
 from capfuzz.findings.minimise import Minimised, StillFails
 from capfuzz.targets import Case, InvalidCaseError, Target, get_target
+from capfuzz.targets.subjects import user
 
 Run = Callable[..., Any]
 

@@ -11,6 +11,7 @@ from capfuzz.campaign.events import Event, Found
 from capfuzz.devices import Device
 from capfuzz.findings import Finding
 from capfuzz.targets import get_target, variant
+from capfuzz.workers import InProcess
 
 TARGET = get_target("fold_indptr")
 
@@ -18,9 +19,10 @@ TARGET = get_target("fold_indptr")
 def found_by(device: Device, name: str, seed: int, cases: int = 2000) -> tuple[Finding, int]:
     """The first finding of a variant, and how many cases it took."""
     events: list[Event] = []
+    subject = variant(TARGET, name)
     campaign = Campaign(
-        variant(TARGET, name),
-        device,
+        subject,
+        InProcess(device, subject),
         events.append,
         engine="hypothesis",
         seed=seed,

@@ -12,6 +12,7 @@ from capfuzz.campaign import Budget, Campaign, hypothesis_engine
 from capfuzz.campaign.interrupts import Interrupts
 from capfuzz.devices import Device
 from capfuzz.targets import Subject, get_target
+from capfuzz.workers import InProcess
 
 
 def test_an_interrupt_that_user_code_swallows_ends_the_campaign(device: Device) -> None:
@@ -27,9 +28,10 @@ def test_an_interrupt_that_user_code_swallows_ends_the_campaign(device: Device) 
         return target.implementation(**arguments)
 
     with Interrupts() as interrupts:
+        subject = Subject(target, "user:x:y", swallows)
         campaign = Campaign(
-            Subject(target, "user:x:y", swallows),
-            device,
+            subject,
+            InProcess(device, subject),
             lambda event: None,
             engine="hypothesis",
             seed=1,

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-# All imported now: pytester drops modules that an inner run imports first, and torch cannot be imported twice.
-import capfuzz.campaign.subjects
 import capfuzz.cli.text
 import capfuzz.targets
+
+# All imported now: pytester drops modules that an inner run imports first, and torch cannot be imported twice.
+import capfuzz.targets.subjects
 from capfuzz.pytest_plugin import _is_target
 
 pytest_plugins = ["pytester"]

@@ -23,6 +23,7 @@ from capfuzz.devices.sim.ops import Op
 from capfuzz.devices.sim.runtime import Runtime
 from capfuzz.devices.sim.tensor import SimTensor, is_sim, storage_id, tag_all
 from capfuzz.devices.trace import Location, here
+from capfuzz.devices.tracer import Tracer
 
 if TYPE_CHECKING:
     from capfuzz.devices.sim.streams import StreamState
@@ -37,7 +38,7 @@ class Node:
     A kernel is kept as a `recipe` (what `_step_of` takes) until `ready` is called: a capture that nobody replays is spared it.
     """
 
-    __slots__ = ("baked", "kind", "location", "op", "recipe", "step", "written")
+    __slots__ = ("kind", "location", "op", "recipe", "step", "written")
 
     def __init__(
         self,
@@ -46,14 +47,12 @@ class Node:
         recipe: Recipe,
         written: list[torch.Tensor],
         location: Location | None,
-        baked: bool = False,
     ) -> None:
         self.op = op
         self.kind = kind
         self.recipe = recipe
         self.written = written
         self.location = location
-        self.baked = baked
 
     def ready(self) -> None:
         """Makes `step`; what the node holds does not change any more."""
@@ -64,6 +63,25 @@ class Node:
         """Puts `new(tensor)` in the place of every tensor that the node holds."""
         self.written = [new(tensor) for tensor in self.written]
         self.recipe = _replaced(self.recipe, new)
+
+
+class TracedNodes(list[Node]):
+    """The nodes of a capture that is traced: the tracer is told of each as it comes, whoever makes it."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__()
+        self._tracer = tracer
+
+    def append(self, node: Node) -> None:
+        super().append(node)
+        recipe = node.recipe
+        if isinstance(recipe, tuple):
+            _, op, args, kwargs = recipe
+            self._tracer.add_call(node.op, node.kind, op.func, args, kwargs, node.written, node.location)
+        elif node.location is not None:  # else the simulated device's own, which hardware has no node for
+            read = [held for held in memory.tensors_of([node]) if not any(held is written for written in node.written)]
+            kind = "kernel" if node.kind == "host" else node.kind
+            self._tracer.add(node.op, kind, node.written, node.location, read)
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:
@@ -273,7 +291,7 @@ class Capture:
                 self._reuse(written)
             self.owned += written
         recipe = (runtime, op, args, kwargs)
-        self.nodes.append(Node(op.name, "kernel", recipe, written, here(runtime.call[2]), baked))
+        self.nodes.append(Node(op.name, "kernel", recipe, written, here(runtime.call[2])))
         return result
 
     def add(self, node: Node) -> None:

@@ -21,6 +21,7 @@ from capfuzz.devices.sim.runtime import active, current
 from capfuzz.devices.sim.surface import names_cuda
 from capfuzz.devices.sim.tensor import CUDA, TYPE_NAMES, is_sim
 from capfuzz.devices.sim.threads import starting_on_the_machine
+from capfuzz.devices.sim.triton_kernels import install as install_triton
 
 NAME = "capfuzz simulated GPU"
 _REAL_GRAPH = torch.cuda.graph
@@ -264,6 +265,7 @@ def _install(names: Replacements) -> None:
     names.functions(torch.utils.dlpack, {"from_dlpack": _from_dlpack})
     names.functions(torch.accelerator, accelerator.FUNCTIONS)
     names.put(threading.Thread, "start", starting_on_the_machine(threading.Thread.start))
+    install_triton(names)
 
 
 API = Replacements(_install)

@@ -113,9 +113,12 @@ class SimDevice:
             runtime.tracer = None
             runtime.stream = runtime.default_stream
 
-    def capture(self, body: Body, seed: int) -> SimCapturedGraph:
+    def capture(self, body: Body, seed: int, tracer: Tracer | None = None) -> SimCapturedGraph:
         self._seed(seed)
         runtime = self.runtime
+        if tracer is not None and tracer.of_capture:
+            runtime.tracer = tracer
+            body = tracer.watching(body)
         graph = CUDAGraph()
         runtime.stream = self._capture_stream
         runtime.empty_side = poison.CAPTURE
@@ -130,6 +133,7 @@ class SimDevice:
             runtime.stream = self._capture_stream
             graph.end_capture()
         finally:
+            runtime.tracer = None
             runtime.stream = runtime.default_stream
             runtime.empty_side = poison.EAGER
         return SimCapturedGraph(runtime, graph, result)
@@ -139,6 +143,9 @@ class SimDevice:
 
     def on_device(self, tensor: torch.Tensor) -> bool:
         return is_sim(tensor)
+
+    def is_healthy(self) -> bool:
+        return True
 
     def failed_op(self, error: BaseException) -> str | None:
         tb = error.__traceback__

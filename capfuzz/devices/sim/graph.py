@@ -9,7 +9,7 @@ import torch
 
 from capfuzz.devices.errors import CudaError, DanglingBufferError, Rule, not_permitted
 from capfuzz.devices.sim import memory
-from capfuzz.devices.sim.capture import Capture, Node, Step, behind_autograd
+from capfuzz.devices.sim.capture import Capture, Node, Step, TracedNodes, behind_autograd
 from capfuzz.devices.sim.generators import SimGenerator, refused_in_capture
 from capfuzz.devices.sim.runtime import Runtime, active, current
 from capfuzz.devices.sim.tensor import storage_id
@@ -66,6 +66,8 @@ class CUDAGraph:
         self._pool = pool if pool is not None else (next(_private_pools), 0)
         self._capture = Capture(runtime, capture_error_mode, self._free_in_pool(runtime) if pool is not None else [])
         self._capture.registered = self._registered
+        if runtime.tracer is not None and runtime.tracer.of_capture:
+            self._capture.nodes = TracedNodes(runtime.tracer)
         runtime.machine.set_capture(self._capture)
 
     def _free_in_pool(self, runtime: Runtime) -> list[torch.Tensor]:
@@ -175,7 +177,7 @@ class CUDAGraph:
             self._refuse_dangling(nodes)
             for node in nodes:
                 node.step()
-                tracer.add(node.op, node.kind, node.written, node.location, node.baked)
+                tracer.add(node.op, node.kind, node.written, node.location)
 
     def _require_captured(self, what: str) -> list[Node]:
         if self._nodes is None:

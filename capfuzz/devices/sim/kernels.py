@@ -51,7 +51,14 @@ def run_kernel(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
 
 def run_host(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     """Host work: it runs now, capture or not."""
-    return op.call(*args, **kwargs)
+    return ran_on_host(rt, op, args, kwargs, op.call(*args, **kwargs))
+
+
+def ran_on_host(rt: Runtime, op: Op, args: Args, kwargs: Kwargs, result: Any) -> Any:
+    """`result`, once the tracer knows that the host has computed it."""
+    if rt.tracer is not None:
+        rt.tracer.add_unrecorded(op.name, "host", op.func, args, kwargs, result)
+    return result
 
 
 def run_view(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
@@ -67,10 +74,11 @@ def run_view(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
         rt.capturing.reshaped_in_place(base)
     result = op.call(*args, **kwargs)
     if isinstance(base, SimTensor) or (isinstance(base, (list, tuple)) and base and isinstance(base[0], SimTensor)):
+        tag_all(result)
         if rt.tracer is not None:
-            rt.tracer.add(op.name, "view", result)
-        return tag_all(result)
-    return result
+            rt.tracer.add(op.name, "view", result, read=args)
+        return result
+    return ran_on_host(rt, op, args, kwargs, result)
 
 
 def run_factory(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
@@ -97,7 +105,7 @@ def run_factory(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
             return rt.launch(op, args, kwargs)
         except RuntimeError as error:
             raise _as_cuda_says(error) from None
-    result = op.call(*args, **kwargs)
+    result = ran_on_host(rt, op, args, kwargs, op.call(*args, **kwargs))
     return rt.pin(result) if pin else result
 
 

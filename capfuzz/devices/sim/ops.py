@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._ops import OpOverload
 
+from capfuzz.devices.op_facts import OpFacts
 from capfuzz.devices.sim.iterator_ops import CPU_SCALAR_OPS
 
 if TYPE_CHECKING:
@@ -25,10 +26,6 @@ _ops: dict[int, Op] = {}
 _BUILT_IN = frozenset(["aten", "prims", "prim", "profiler", "quantized", "_quantized", "mkldnn", "inductor", "higher_order"])
 # What an `out=` overload takes from its output instead.
 _FACTORY_OPTIONS = frozenset({"dtype", "layout", "device", "pin_memory"})
-# These return memory of their input without saying so in their schema.
-_UNDECLARED_VIEWS = frozenset(
-    ["_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "lift", "lift_fresh", "_reshape_alias"]
-)
 
 
 def rule(*names: str) -> Callable[[Handler], Handler]:
@@ -44,21 +41,15 @@ def rule(*names: str) -> Callable[[Handler], Handler]:
     return register
 
 
-class Op:
+class Op(OpFacts):
     """The facts about one op overload that running and recording it need."""
 
     __slots__ = (
         "call",
         "cpu_scalars",
-        "func",
         "has_device",
         "is_composite",
-        "is_empty",
         "is_plain",
-        "is_view",
-        "mutated",
-        "mutated_kw",
-        "name",
         "out_variant",
         "run",
         "seeded",
@@ -70,19 +61,13 @@ class Op:
 
         schema = func._schema
         packet = schema.name.split("::")[1]
-        self.func = func
+        super().__init__(func)
         self.call = func._op  # what `func(...)` calls, without its Python frame
-        self.name = f"{packet}.{func._overloadname}" if func._overloadname != "default" else packet
         names = [a.name for a in schema.arguments]
-        self.mutated = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
-        self.mutated_kw = tuple(names[i] for i in self.mutated)
-        aliased = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-        self.is_view = aliased or torch.Tag.inplace_view in func.tags or packet in _UNDECLARED_VIEWS
         self.seeded = torch.Tag.nondeterministic_seeded in func.tags
         self.takes_generator = "generator" in names
         self.cpu_scalars = f"{packet}.{func._overloadname}" in CPU_SCALAR_OPS
         self.has_device = "device" in names
-        self.is_empty = packet.startswith(("empty", "new_empty"))
         self.is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
         self.out_variant = None if self.mutated or self.seeded else _find_out_variant(func)
         self.run = self._choose(schema.name, func._overloadname)
@@ -101,17 +86,6 @@ class Op:
         if self.has_device:
             return kernels.run_factory
         return kernels.run_view if self.is_view else kernels.run_kernel
-
-    def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-        """The tensors that a call writes in place."""
-        found: list[torch.Tensor] = []
-        for index, name in zip(self.mutated, self.mutated_kw, strict=True):
-            value = args[index] if index < len(args) else kwargs.get(name)
-            if isinstance(value, torch.Tensor):
-                found.append(value)
-            elif isinstance(value, (list, tuple)):
-                found.extend(v for v in value if isinstance(v, torch.Tensor))
-        return found
 
 
 class OutVariant:

@@ -229,6 +229,8 @@ class Runtime:
                 self.refuse_driver_allocation()
         if not op.mutated:
             self._note_allocation(result)
+        if self.tracer is not None:
+            self.tracer.add_unrecorded(op.name, "at once", op.func, args, kwargs, result)
         return result
 
     def _note_allocation(self, result: Any) -> None:

@@ -7,6 +7,7 @@ host memory, and a blocking one waits for the stream. A temporary on the host is
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import torch
 from capfuzz.devices import poison
 from capfuzz.devices.errors import HostCopyError, not_permitted
 from capfuzz.devices.sim.capture import Capture, Node
-from capfuzz.devices.sim.kernels import Args, Kwargs, run_kernel
+from capfuzz.devices.sim.kernels import Args, Kwargs, ran_on_host, run_kernel
 from capfuzz.devices.sim.ops import Op, lookup, rule
 from capfuzz.devices.sim.tensor import is_sim, plain, tag
 from capfuzz.devices.trace import here
@@ -68,7 +69,9 @@ def pin_memory(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> torch.Tensor:
         raise RuntimeError(
             f"cannot pin '{_type_name(args[0])}' only dense CPU tensors can be pinned",
         )
-    return rt.pin(args[0].clone(memory_format=torch.contiguous_format))
+    pinned = rt.pin(args[0].clone(memory_format=torch.contiguous_format))
+    ran_on_host(rt, op, args, kwargs, pinned)
+    return pinned
 
 
 def _type_name(tensor: torch.Tensor) -> str:
@@ -103,9 +106,10 @@ def transfer(rt: Runtime, destination: torch.Tensor, source: torch.Tensor, non_b
     """Copies across the bus, by `copy_kernel_cuda`'s steps when that can be told apart (during capture)."""
     capture = rt.capturing
     if capture is None:
-        destination.copy_(source)
+        with nullcontext() if rt.capture is None else rt.capture.set_aside():  # beside a capture, which has run nothing
+            destination.copy_(source)
         if rt.tracer is not None:
-            rt.tracer.add("copy_", "copy", destination)
+            rt.tracer.add("copy_", "copy" if rt.capture is None else "at once", destination, read=source)
         return
     capture.check_valid()
     if destination.numel() == 0:

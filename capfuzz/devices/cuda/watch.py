@@ -1,0 +1,119 @@
+"""The dispatch mode that looks on while the implementation runs on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from capfuzz.devices import poison
+from capfuzz.devices.op_facts import OpFacts
+from capfuzz.devices.trace import Location, here
+from capfuzz.devices.tracer import Tracer
+
+_facts: dict[int, OpFacts] = {}
+
+
+def facts_of(func: Any) -> OpFacts:
+    known = _facts.get(id(func))
+    if known is None:
+        known = _facts[id(func)] = OpFacts(func)
+    return known
+
+
+@dataclass(frozen=True)
+class OutsideBuffer:
+    """Memory that existed before the capture and that the graph uses: who used it first."""
+
+    storage: StorageWeakRef
+    what: str
+    op: str
+    location: Location | None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What one captured op wrote: copies that every replay fills anew."""
+
+    op: str
+    kind: str
+    location: Location | None
+    storages: tuple[int, ...]
+    copies: list[torch.Tensor]
+
+
+class Watch(TorchDispatchMode):
+    """Poisons fresh memory; in a capture, notes outside memory; with a tracer, traces (eager) or keeps copies (capture)."""
+
+    def __init__(self, side: int, tracer: Tracer | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.side = side
+        self.tracer = tracer
+        self.failed_op: str | None = None
+        self.outside: dict[int, OutsideBuffer] = {}
+        self.kept: list[Kept] = []
+        self._made: set[int] = set()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        facts = facts_of(func)
+        try:
+            result = func(*args, **kwargs)
+        except Exception:
+            self.failed_op = facts.name
+            raise
+        if self.side == poison.CAPTURE:
+            self._note_memory(facts, (*args, *kwargs.values()), result)
+        if facts.is_empty and isinstance(result, torch.Tensor) and result.is_cuda and not poison.torch_fills_memory():
+            poison.fill(result, self.side)
+        if self.tracer is not None:
+            self._trace(self.tracer, func, facts, args, kwargs, result)
+        return result
+
+    # -- memory --------------------------------------------------------------------------------------------------------
+
+    def _note_memory(self, facts: OpFacts, arguments: tuple[Any, ...], result: Any) -> None:
+        if not facts.mutated and not facts.is_view:
+            self._made.update(_storage(tensor) for tensor in tensors_of(result))
+        for tensor in tensors_of(arguments):
+            if tensor.is_cuda or (facts.name == "copy_" and tensor.is_pinned()):
+                storage = _storage(tensor)
+                if storage not in self._made and storage not in self.outside:
+                    what = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+                    weak = StorageWeakRef(tensor.untyped_storage())
+                    self.outside[storage] = OutsideBuffer(weak, what, facts.name, here())
+
+    # -- tracing -------------------------------------------------------------------------------------------------------
+
+    def _trace(
+        self, tracer: Tracer, func: Any, facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        written = facts.written(args, kwargs) or list(tensors_of(result))
+        on_device = any(tensor.is_cuda for tensor in tensors_of((*args, *kwargs.values(), result)))
+        kind = "view" if facts.is_view else "alloc" if facts.is_empty else "kernel" if on_device else "host"
+        if tracer.of_capture:
+            tracer.add_call(facts.name, kind, func, args, kwargs, result)
+        elif on_device and self.side == poison.CAPTURE:
+            copies = [] if kind in ("view", "alloc") else [tensor.detach().clone() for tensor in written if tensor.is_cuda]
+            self.kept.append(Kept(facts.name, kind, here(), tuple(_storage(tensor) for tensor in written), copies))
+        elif on_device:
+            tracer.add(facts.name, kind, written)
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in tensors_of(item)]
+    return []
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)

@@ -1,0 +1,17 @@
+"""The verdict of one case, with its line where it is a fault."""
+
+from __future__ import annotations
+
+from capfuzz.devices import Device
+from capfuzz.differential import Outcome, check, explain
+from capfuzz.targets.case import Case
+from capfuzz.targets.model import Subject
+
+
+def judge(device: Device, subject: Subject, case: Case, only: str | None = None) -> Outcome:
+    """Runs the whole check on a case; a fault is explained. With `only`, a fault with another label is not."""
+    feeds = subject.target.feeds(case)
+    outcome = check(device, subject.function, feeds, subject.target.reference)
+    if not outcome.is_fault or (only is not None and outcome.label != only):
+        return outcome
+    return explain(device, subject.function, feeds, subject.target.reference, outcome)
