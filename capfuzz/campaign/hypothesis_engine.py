@@ -53,6 +53,14 @@ def property_of(strategy: SearchStrategy[Case], body: Callable[[Case], None], ex
     return test
 
 
+def drawn(strategy: SearchStrategy[Case], cases: int, number: int) -> list[Case]:
+    """The cases of one seed."""
+    kept: list[Case] = []
+    with nothing_written():
+        property_of(strategy, kept.append, cases, number)()
+    return kept
+
+
 def run(campaign: Campaign) -> None:
     """Runs the campaign until its budget is spent or the strategy has no more cases."""
     assert campaign.seed is not None

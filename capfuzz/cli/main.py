@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
-from capfuzz.cli import doctor, list_, replay, run, show, sim, smoke, trace
+from capfuzz.cli import doctor, list_, parity, replay, run, show, sim, smoke, trace
 from capfuzz.cli.errors import DefectError, OutputClosed, OutputFailed, ProgramFailed, output_error
 from capfuzz.cli.exit_code import ExitCode
 from capfuzz.version import VERSION
@@ -62,7 +62,17 @@ def cli() -> None:
     """
 
 
-for command in (run.run, replay.replay, trace.trace, list_.list_targets, show.show, smoke.smoke, sim.sim, doctor.doctor):
+for command in (
+    run.run,
+    replay.replay,
+    trace.trace,
+    list_.list_targets,
+    show.show,
+    smoke.smoke,
+    sim.sim,
+    parity.parity,
+    doctor.doctor,
+):
     cli.add_command(command)
 
 

@@ -25,6 +25,9 @@ class Pools:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
+    def describe(self) -> str:
+        return next((pool.describe() for pool in self._pools.values()), self._device)
+
     def of(self, subject: Subject) -> WorkerPool:
         key = subject.target.name, subject.label
         if key not in self._pools:

@@ -18,12 +18,18 @@ def main() -> None:
 
 @main.command()
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="the record to write")
-def record(out: Path) -> None:
-    """Measure every idiom on this machine's GPU."""
+@click.argument("families", nargs=-1)
+def record(out: Path, families: tuple[str, ...]) -> None:
+    """Measure every idiom on this machine's GPU, or those of FAMILIES, which take their place in the record that is there."""
+    known = {idiom.family for idiom in suite().values()}
+    if not set(families) <= known:
+        raise click.UsageError(f"no family {', '.join(sorted(set(families) - known))}; there are: {', '.join(sorted(known))}")
     try:
-        made = recording.record()
+        made = recording.record([name for name, idiom in suite().items() if not families or idiom.family in families])
     except RuntimeError as error:
         raise click.ClickException(str(error)) from None
+    if families and out.exists():
+        made = records.merged(records.read(out), made)
     records.write(made, out)
     click.echo(f"{len(made.idioms)} idioms on {made.device}, torch {made.torch}: {out}")
 

@@ -8,6 +8,7 @@ KNOWN: dict[str, str] = {
     "input_freed_and_reused": _DANGLING,
     "written_buffer_freed_and_reused": _DANGLING,
     "pinned_freed_and_reused": _DANGLING,
+    "tri_input_freed_and_reused": _DANGLING,
     "pool_holds_memory": "the simulated device counts no bytes: `memory_allocated` and its like are zero",
     "weak_reference": "nodes hold the tensors that they need, so a weak reference to a dropped one lives on in a capture",
     "save_on_cpu": "autograd calls hooks with the function mode off: a host tensor made in one is taken for the device's",

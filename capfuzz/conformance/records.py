@@ -37,5 +37,12 @@ def shipped() -> list[Record]:
     return [msgspec.json.decode(file.read_bytes(), type=Record) for file in files]
 
 
+def merged(old: Record, new: Record) -> Record:
+    """`old` with the idioms of `new` in their place. Raises `ValueError` for records of two machines."""
+    if (old.device, old.torch) != (new.device, new.torch):
+        raise ValueError(f"the record there is of {old.device}, torch {old.torch}, this one of {new.device}, torch {new.torch}")
+    return Record(new.device, new.torch, new.date, {**old.idioms, **new.idioms})
+
+
 def write(record: Record, path: Path) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")

@@ -35,13 +35,14 @@ def host_values(tensor: torch.Tensor) -> np.ndarray:
     data = tensor.detach()
     if data.__class__ is not torch.Tensor:
         data = torch.Tensor.as_subclass(data, torch.Tensor)
-    if data.is_cuda:
-        data = data.cpu()
     try:
+        if data.is_cuda:
+            array: np.ndarray = data.cpu().resolve_conj().numpy()  # a copy already
+            return array
         return np.array(data.resolve_conj().numpy())
     except TypeError:
         width = {1: torch.uint8, 2: torch.int16}[data.element_size()]
-        return np.array(data.contiguous().view(width).numpy())
+        return np.array(data.cpu().contiguous().view(width).numpy())
 
 
 class Tracer:

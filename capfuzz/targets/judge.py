@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from capfuzz.devices import Device
-from capfuzz.differential import Outcome, check, explain
+from capfuzz.differential import Outcome, Verdict, check, explain
 from capfuzz.targets.case import Case
 from capfuzz.targets.model import Subject
+
+
+_MAY_COST_THE_DEVICE = (Verdict.EAGER_ERROR, Verdict.CAPTURE_ERROR, Verdict.REPLAY_ERROR)
 
 
 def judge(device: Device, subject: Subject, case: Case, only: str | None = None) -> Outcome:
@@ -13,5 +16,7 @@ def judge(device: Device, subject: Subject, case: Case, only: str | None = None)
     feeds = subject.target.feeds(case)
     outcome = check(device, subject.function, feeds, subject.target.reference)
     if not outcome.is_fault or (only is not None and outcome.label != only):
+        return outcome
+    if outcome.verdict in _MAY_COST_THE_DEVICE and not device.is_healthy():  # nothing more can be run here
         return outcome
     return explain(device, subject.function, feeds, subject.target.reference, outcome)

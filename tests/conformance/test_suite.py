@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 
 import pytest
 
@@ -14,14 +15,21 @@ from capfuzz.conformance.suite import suite
 
 RECORDS = {f"{record.device}, torch {record.torch}": record for record in shipped()}
 IDIOMS = suite()
+HAS_TRITON = any(name.startswith("tri_") for name in IDIOMS)
+
+
+def known_here(names: Iterable[str]) -> list[str]:
+    """Where Triton is missing, so are the idioms of its kernels."""
+    return [name for name in names if HAS_TRITON or not name.startswith("tri_")]
 
 
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS.keys())
 def test_the_record_was_made_of_this_code(record: Record) -> None:
     """A changed idiom needs a new measurement: `python -m capfuzz.conformance record`."""
     assert not [name for name in IDIOMS if name not in record.idioms]
-    assert not [name for name in record.idioms if name not in IDIOMS]
-    assert not [name for name, recorded in record.idioms.items() if recorded.source != IDIOMS[name].source]
+    names = known_here(record.idioms)
+    assert not [name for name in names if name not in IDIOMS]
+    assert not [name for name in names if record.idioms[name].source != IDIOMS[name].source]
 
 
 @pytest.mark.parametrize("name", IDIOMS)
@@ -44,7 +52,7 @@ def test_the_suite_is_large_and_has_every_verdict() -> None:
 
 
 def test_known_differences_name_idioms() -> None:
-    assert set(KNOWN) <= set(IDIOMS)
+    assert set(known_here(KNOWN)) <= set(IDIOMS)
 
 
 def test_a_planted_disagreement_is_seen() -> None:

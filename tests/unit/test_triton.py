@@ -19,6 +19,8 @@ import pytest
 import torch
 
 import capfuzz
+from capfuzz.conformance.comparison import simulate
+from capfuzz.conformance.suite import suite
 from capfuzz.devices import Device
 from capfuzz.devices.errors import DanglingBufferError, NotModelledError
 from capfuzz.devices.layout import LAYOUTS, Argument, Space
@@ -370,6 +372,7 @@ def test_a_table_of_addresses_leads_to_other_tensors(sim: Any) -> None:
     layers = [ints([0, 0]) for _ in range(3)]
     addresses = torch.tensor([layer.data_ptr() for layer in layers], dtype=torch.int64, device="cuda")
     graph = captured(lambda: fill_layers[(3,)](addresses, 5))
+    assert [layer.tolist() for layer in layers] == [[0, 0]] * 3
     graph.replay()
     assert [layer.tolist() for layer in layers] == [[0, 5]] * 3
 
@@ -624,6 +627,20 @@ def test_dot_and_atomics(sim: Any) -> None:
     torch.testing.assert_close(c, a.float() @ b.float())
 
 
+def test_a_condition_of_one_value_in_a_mask(sim: Any) -> None:
+    @triton.jit
+    def rows_below(out, count, N: tl.constexpr):
+        row = tl.program_id(0)
+        columns = tl.arange(0, N)
+        real = row < tl.load(count)
+        tl.store(out + row * N + columns, row + 1, mask=(columns < N - 1) & real)
+        tl.store(out + row * N + columns, -1, mask=(columns == N - 1) & (not real))
+
+    out = torch.zeros(3, 4, dtype=torch.int32, device="cuda")
+    rows_below[(3,)](out, ints(2), 4)
+    assert out.tolist() == [[1, 1, 1, 0], [2, 2, 2, 0], [0, 0, 0, -1]]
+
+
 def kernel_of(width: int) -> Any:
     @triton.jit
     def nested(out, N: tl.constexpr = width):
@@ -671,6 +688,17 @@ def test_device_asserts_are_checked_in_debug_mode_only(sim: Any) -> None:
     asserting[(1,)](ints([2]))
     with pytest.raises(RuntimeError, match="device-side assert triggered"):
         asserting[(1,)](ints([2]), debug=True)
+
+
+def test_a_gluon_kernel_is_not_modelled(sim: Any) -> None:
+    gluon = pytest.importorskip("triton.experimental.gluon")
+
+    @gluon.jit
+    def nothing(x):
+        pass
+
+    with pytest.raises(NotModelledError, match="nothing is a Gluon kernel"):
+        nothing[(1,)](ints([1]))
 
 
 # -- autotuning and heuristics -----------------------------------------------------------------------------------------
@@ -821,6 +849,32 @@ def test_the_check_sees_what_a_kernel_leaves_unwritten(device: Device) -> None:
     assert check(device, unwritten_body, steps(), None).label == "divergence:unwritten_output"
 
 
+VERDICTS = {
+    "tri_grid_from_item": "capture_error:synchronization",
+    "tri_grid_from_tensor": "capture_error:synchronization",
+    "tri_grid_function_reads": "capture_error:synchronization",
+    "tri_scalar_from_item": "capture_error:synchronization",
+    "tri_side_stream_unjoined": "capture_error:unjoined_stream",
+    "tri_scalar_from_numpy": "diverges:stale",
+    "tri_scalar_from_host_tensor": "diverges:stale",
+    "tri_bound_from_numpy": "diverges:stale",
+    "tri_constexpr_from_numpy": "diverges:stale",
+    "tri_grid_from_numpy": "diverges:stale",
+    "tri_reads_pageable": "eager_error",
+    "tri_scalar_is_host_tensor": "eager_error",
+    "tri_grid_is_int": "eager_error",
+    "tri_first_tuning_in_capture": "raised",
+    "tri_input_freed_and_reused": "raised",
+}
+IDIOMS = {name: idiom for name, idiom in suite().items() if idiom.family == "triton_kernels"}
+
+
+@pytest.mark.parametrize("name", IDIOMS)
+def test_idioms(name: str) -> None:
+    usual = "observed" if IDIOMS[name].is_program else "equivalent"
+    assert simulate(IDIOMS[name]).verdict == VERDICTS.get(name, usual)
+
+
 # -- putting back ------------------------------------------------------------------------------------------------------
 
 
@@ -853,7 +907,6 @@ def test_another_thread_has_the_real_triton() -> None:
         except RuntimeError as error:
             raised.append(error)
 
-    thread = threading.Thread(target=launch)
     started, go = threading.Event(), threading.Event()
     thread = threading.Thread(target=lambda: (started.set(), go.wait(), launch()))
     thread.start()
@@ -908,3 +961,12 @@ def test_a_broken_installation_changes_nothing(tmp_path: Any) -> None:
     )
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     assert run_python(code, PYTHONPATH=path) == "2.0\nno such library"
+
+
+def test_without_triton_there_is_nothing_of_it() -> None:
+    code = (
+        "import sys, torch, capfuzz\nsys.modules['triton'] = None\nfrom capfuzz.conformance.suite import suite\n"
+        "with capfuzz.sim():\n    print(torch.ones(2, device='cuda').sum().item())\n"
+        "print([name for name in suite() if name.startswith('tri_')], [m for m in sys.modules if m.startswith('triton')])\n"
+    )
+    assert run_python(code) == "2.0\n[] ['triton']"

@@ -16,13 +16,14 @@ import torch
 
 from capfuzz.devices import poison
 from capfuzz.devices.base import Body
-from capfuzz.devices.cuda.watch import OutsideBuffer, Watch
+from capfuzz.devices.cuda.watch import OutsideBuffer, PoisonMode, Watch
 from capfuzz.devices.errors import DanglingBufferError
 from capfuzz.devices.layout import Argument, HostMemory, Space
 from capfuzz.devices.trace import OpRecord
 from capfuzz.devices.tracer import Tracer, host_values
 
 USERS_WAY_EVERY = 64  # captures
+MOST_RENEWALS = 200  # of the pool, in one process
 
 
 class DeviceMissingError(RuntimeError):
@@ -108,25 +109,29 @@ class CudaDevice:
         torch.cuda.set_device(self._index)
         self._stream = torch.cuda.Stream()
         self._captures = 0
-        self._pool = torch.cuda.graph_pool_handle()
-        self._keeper = torch.cuda.CUDAGraph()
         self._failed_op: str | None = None
-        anything = torch.zeros(1, device="cuda")
-        torch.cuda.synchronize()
-        with torch.cuda.stream(self._stream):
-            self._keeper.capture_begin(pool=self._pool)
-            self._kept_alive = anything + 1
-            self._keeper.capture_end()
+        self._renewals = 0
+        self._open_pool()
         self._check_poison()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._keeper.reset()
 
+    def _open_pool(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._keeper = torch.cuda.CUDAGraph()
+        anything = torch.zeros(1, device="cuda")
+        torch.cuda.synchronize()
+        with torch.cuda.stream(self._stream):
+            self._keeper.capture_begin(pool=self._pool)
+            self._kept_alive = anything + 1
+            self._keeper.capture_end()
+
     def _check_poison(self) -> None:
         """A fill that the device skipped would prove nothing."""
-        for side in (poison.EAGER, poison.CAPTURE):
-            with Watch(side, None):
+        for side, mode in ((poison.EAGER, PoisonMode(poison.EAGER)), (poison.CAPTURE, Watch(poison.CAPTURE, None))):
+            with mode:
                 fresh = torch.empty(3, dtype=torch.int32, device="cuda")
             if fresh.tolist() != [poison.value(torch.int32, side)] * 3:
                 raise RuntimeError(
@@ -141,11 +146,13 @@ class CudaDevice:
         return CudaBuffer(argument)
 
     def seed(self, seed: int) -> None:
-        torch.manual_seed(seed)
+        """`torch.manual_seed` for the devices that are here; that one formats a stack trace for each device that is not."""
+        torch.default_generator.manual_seed(seed)
+        torch.cuda.default_generators[self._index].manual_seed(seed)
 
     def eager(self, body: Body, seed: int, tracer: Tracer | None = None) -> Any:
         self.seed(seed)
-        with self._watching(poison.EAGER, tracer), self._restored_stream():
+        with self._restored_stream(), PoisonMode(poison.EAGER) if tracer is None else self._watching(poison.EAGER, tracer):
             result = body()
         torch.cuda.synchronize()
         return result
@@ -186,10 +193,15 @@ class CudaDevice:
         return result, watch
 
     def _recover(self) -> None:
-        """A failed capture that drew random numbers leaves the generator broken; seeding it does not mend it."""
-        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        """Mends what a failed capture leaves: a generator that was drawn from (seeding does not mend it), and the pool.
+
+        `capture_end` raises before it tells the allocator that the capture is over; the pool then takes no other capture.
+        """
+        generator = torch.cuda.default_generators[self._index]
         generator.graphsafe_set_state(generator.clone_state())
         torch.cuda.synchronize()
+        self._renewals += 1
+        self._open_pool()
 
     @contextlib.contextmanager
     def _watching(self, side: int, tracer: Tracer | None) -> Iterator[Watch]:
@@ -220,7 +232,12 @@ class CudaDevice:
         return self._failed_op
 
     def is_healthy(self) -> bool:
-        """Whether the process still has its device: an assert on the device is for ever."""
+        """Whether the process is good for another case.
+
+        An assert on the device is for ever; and each pool that a failed capture spoiled makes every allocation a little slower.
+        """
+        if self._renewals > MOST_RENEWALS:
+            return False
         try:
             torch.cuda.synchronize()
             torch.zeros(1, device="cuda").item()

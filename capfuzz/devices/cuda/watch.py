@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from capfuzz.devices import poison
@@ -43,6 +44,35 @@ class Kept:
     location: Location | None
     storages: tuple[int, ...]
     copies: list[torch.Tensor]
+
+
+_EMPTY = frozenset(
+    [
+        torch.empty,
+        torch.empty_like,
+        torch.empty_strided,
+        torch.empty_permuted,
+        torch.Tensor.new_empty,
+        torch.Tensor.new_empty_strided,
+    ]
+)
+
+
+class PoisonMode(TorchFunctionMode):
+    """Poisons what the implementation's own calls of `torch.empty` return, for a tenth of what seeing every op costs.
+
+    Memory that PyTorch takes inside its ops it also writes.
+    """
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        if func in _EMPTY and result.is_cuda and not poison.torch_fills_memory():
+            poison.fill(result, self.side)
+        return result
 
 
 class Watch(TorchDispatchMode):

@@ -166,6 +166,15 @@ def _as_method(jit: Any) -> Callable[..., Any]:
     return lambda self, *args, **kwargs: _call_helper(jit, self, *args, **kwargs)
 
 
+def _comparison(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The interpreter gives a comparison its operands' type, and one that is then broadcast is no mask any more."""
+
+    def compare(lhs: Any, rhs: Any) -> Any:
+        return _interpreter.TensorHandle(original(lhs, rhs).data, tl.int1)
+
+    return compare
+
+
 def _static_assert(cond: Any, msg: str = "", **kwargs: Any) -> None:
     if not cond:
         raise _compiler_errors.CompileTimeAssertionFailure(None, ast.Pass(), str(msg))
@@ -184,6 +193,7 @@ _table: list[tuple[Any, str, Any]] = []
 def _patches() -> list[tuple[Any, str, Any]]:
     """What the language is while a kernel runs: what Triton's interpreter makes of it, learnt once, and our own."""
     if not _table:
+        builder = _interpreter.interpreter_builder
         scope = _interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
         try:
             patched = {(id(owner), name): (owner, name, vars(owner)[name]) for owner, name, _ in scope._changes}
@@ -194,6 +204,8 @@ def _patches() -> list[tuple[Any, str, Any]]:
         members = [(name, member) for name, member in vars(tl.tensor).items() if isinstance(member, _JITFunction)]
         _table.extend((tl.tensor, name, _as_method(member)) for name, member in members)
         _table.extend((module, "static_assert", _static_assert) for module in (tl, tl.core))
+        comparisons = [name for name in dir(builder) if name.startswith(("create_icmp", "create_fcmp"))]
+        _table.extend((builder, name, _comparison(getattr(builder, name))) for name in comparisons)
         # NumPy refuses `int()` of an array of one element, which older interpreters ask for.
         _table.append((tl.tensor, "__index__", lambda self: int(self.handle.data.item())))
     return _table
@@ -238,10 +250,13 @@ class Launch:
         self._debug = debug
         self._pinned = pinned
 
-    def run(self, *tensors: torch.Tensor) -> None:
-        """Runs every program of the grid, one after another. Call it with no mode active."""
+    def run(self, *tensors: torch.Tensor, meets: Callable[[torch.Tensor], None] | None = None) -> None:
+        """Runs every program of the grid, one after another. Call it with no mode active.
+
+        `meets` is told of a tensor that it was not given, before it uses its memory.
+        """
         with _lock:
-            accessors = CheckedAccess(_interpreter, self._jit.__name__, tensors, self._pinned)
+            accessors = CheckedAccess(_interpreter, self._jit.__name__, tensors, self._pinned, meets)
             try:
                 with _patched(accessors, self._debug) as builder, np.errstate(all="ignore"):
                     self._run(builder, tensors)

@@ -139,6 +139,8 @@ def _interpreter() -> Any:
 def _run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
     """`JITFunction.run`: every launch of every kernel comes here."""
     runtime = current()
+    if kernel.is_gluon():
+        raise NotModelledError(f"{kernel.__name__} is a Gluon kernel, for which Triton has no interpreter")
     for hook in kernel.pre_run_hooks:
         hook(*args, **kwargs)
     with _no_modes():
@@ -178,26 +180,30 @@ def _record(runtime: Runtime, capture: Capture, name: str, launch: Any, tensors:
     """One node. The kernel runs once for the ops that come later; what it wrote is put back when capture ends, and in host
     memory at once, because the host may look there."""
     capture.check_valid()
-    pinned = []
-    for tensor in tensors:
+    pinned: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def keep(tensor: torch.Tensor) -> None:
         if is_sim(tensor):
             capture.save(tensor)
         else:
             whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
             pinned.append((whole, whole.clone()))
+
+    for tensor in tensors:
+        keep(tensor)
     try:
-        _step(launch, *tensors)
+        _step(launch, *tensors, meets=keep)
     except (CudaError, IllegalAccessError):
         pass  # the run's fault, whose values are not the replay's: the hardware has run nothing yet
     finally:
-        for whole, kept in pinned:
+        for whole, kept in reversed(pinned):
             whole.copy_(kept)
     runtime.stream.work += 1
     capture.add(Node(name, "kernel", partial(_step, launch, *tensors), tensors, trace.here()))
 
 
-def _step(launch: Any, *tensors: torch.Tensor) -> None:
-    launch.run(*(plain(tensor) for tensor in tensors))
+def _step(launch: Any, *tensors: torch.Tensor, meets: Callable[[torch.Tensor], None] | None = None) -> None:
+    launch.run(*(plain(tensor) for tensor in tensors), meets=meets)
 
 
 class CompiledKernel:
@@ -237,7 +243,8 @@ def install(names: Replacements) -> None:
         if "triton" not in sys.modules and importlib.util.find_spec("triton") is None:
             return
         jit, autotuner = import_module("triton.runtime.jit"), import_module("triton.runtime.autotuner")
-        interpreter, driver = import_module("triton.runtime.interpreter"), import_module("triton.runtime").driver
+        interpreter, driver = import_module("triton.runtime.interpreter"), type(import_module("triton.runtime").driver)
+        real: property = driver.active
     except Exception:  # an installation that does not work: whoever imports it will be told
         return
     for name, module in list(sys.modules.items()):
@@ -247,5 +254,4 @@ def install(names: Replacements) -> None:
     names.functions(jit.JITFunction, {"run": _run})
     names.functions(interpreter.InterpretedFunction, {"run": _run_interpreted})
     names.functions(autotuner.Autotuner, {"run": autotuned})
-    real = type(driver).active
-    names.put(type(driver), "active", property(lambda self: real.fget(self) if active() is None else DRIVER))
+    names.put(driver, "active", property(lambda self: DRIVER if active() is not None else real.__get__(self)))

@@ -8,7 +8,7 @@ something happens to be mapped there.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -25,32 +25,55 @@ IllegalAccessError.__name__ = IllegalAccessError.__qualname__ = torch.Accelerato
 IllegalAccessError.__module__ = "torch"
 
 
-def _ranges(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
-    """The address ranges of the tensors' storages, in order, those that overlap made one."""
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted({(s.data_ptr(), s.data_ptr() + s.nbytes()) for s in (t.untyped_storage() for t in tensors)}):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
-        else:
-            merged.append((start, end))
-    return merged
+class _Memory:
+    """The storages of some tensors, by address."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        ranges: dict[tuple[int, int], torch.Tensor] = {}
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if storage.nbytes():
+                ranges[storage.data_ptr(), storage.data_ptr() + storage.nbytes()] = tensor
+        # Of two that lie over each other (both made of one array) the outer one counts.
+        outer: list[tuple[int, int]] = []
+        for start, end in sorted(ranges, key=lambda bounds: (bounds[0], -bounds[1])):
+            if not outer or end > outer[-1][1]:
+                outer.append((start, end))
+        self._starts = np.array([start for start, _ in outer], np.uint64)
+        self._ends = np.array([end for _, end in outer], np.uint64)
+        self._tensors = [ranges[bounds] for bounds in outer]
+
+    def lacks(self, addresses: np.ndarray, size: int) -> np.ndarray:
+        """Those of `addresses` at which no `size` bytes lie in one storage."""
+        if not self._tensors:
+            return addresses
+        place = np.searchsorted(self._starts, addresses, side="right") - 1
+        found: np.ndarray = addresses[(place < 0) | (addresses > self._ends[place] - np.uint64(size))]
+        return found
+
+    def at(self, addresses: np.ndarray) -> list[torch.Tensor]:
+        places = np.unique(np.searchsorted(self._starts, addresses, side="right") - 1)
+        return [self._tensors[place] for place in places]
 
 
 class CheckedAccess:
     """Triton's loads, stores and atomics, with every address looked at first."""
 
-    def __init__(self, interpreter: Any, kernel: str, tensors: tuple[torch.Tensor, ...], pinned: PinnedMemory) -> None:
+    def __init__(
+        self,
+        interpreter: Any,
+        kernel: str,
+        tensors: Iterable[torch.Tensor],
+        pinned: PinnedMemory,
+        meets: Callable[[torch.Tensor], None] | None,
+    ) -> None:
         self._real = interpreter._interpreter
         self._builder = interpreter.interpreter_builder
         self._kernel = kernel
         self._pinned = pinned
-        self._all_known = False
-        self._know(tensors)
-
-    def _know(self, tensors: Iterable[torch.Tensor]) -> None:
-        ranges = _ranges(tensors)
-        self._starts = np.array([start for start, _ in ranges], np.uint64)
-        self._ends = np.array([end for _, end in ranges], np.uint64)
+        self._meets = meets
+        self._met = list(tensors)
+        self._memory = _Memory(self._met)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -73,25 +96,24 @@ class CheckedAccess:
 
     def _check(self, pointers: Any, mask: Any, size: int, does: str) -> None:
         addresses = pointers.reshape(-1) if mask is None else pointers[np.broadcast_to(mask, pointers.shape)]
-        wild = self._wild(addresses, size)
-        if wild.size and not self._all_known:
-            # An address may come from a table of addresses in device memory: then any tensor that lives is meant.
-            self._all_known = True
-            self._know(_living_tensors(self._pinned))
-            wild = self._wild(addresses, size)
+        unknown = self._memory.lacks(addresses, size)
+        if unknown.size:
+            self._meet(unknown, size, does)
+
+    def _meet(self, addresses: np.ndarray, size: int, does: str) -> None:
+        """An address may come from a table of addresses in device memory: then any tensor that lives may be meant."""
+        living = _Memory(_living_tensors(self._pinned))
+        wild = living.lacks(addresses, size)
         if wild.size:
             raise IllegalAccessError(
                 f"CUDA error: an illegal memory access was encountered (the Triton kernel {self._kernel} {does} {size} bytes "
                 f"at {int(wild[0]):#x} in program {self._builder.grid_idx}: no tensor has its memory there)"
             )
-
-    def _wild(self, addresses: np.ndarray, size: int) -> np.ndarray:
-        if not self._starts.size:
-            return addresses
-        place = np.searchsorted(self._starts, addresses, side="right") - 1
-        inside = (place >= 0) & (addresses <= self._ends[place] - np.uint64(size))
-        found: np.ndarray = addresses[~inside]
-        return found
+        for tensor in living.at(addresses):
+            if self._meets is not None:
+                self._meets(tensor)
+            self._met.append(tensor)
+        self._memory = _Memory(self._met)
 
 
 def _living_tensors(pinned: PinnedMemory) -> list[torch.Tensor]:
