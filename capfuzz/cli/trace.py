@@ -22,7 +22,7 @@ from capfuzz.devices.errors import Rule, first_line, root_cause, rule_of
 from capfuzz.devices.layout import Argument
 from capfuzz.devices.trace import blamed
 from capfuzz.devices.tracer import CaptureTrace, trace_capture
-from capfuzz.differential import Blame, Outcome, Verdict
+from capfuzz.differential import Blame, Mode, Outcome, TwoPart, Verdict
 from capfuzz.targets import Case, InvalidCaseError, Subject, Target, shipped, targets, variant
 from capfuzz.targets.axes import RowsAxis
 from capfuzz.targets.subjects import ImplementationError, check_arguments, import_function
@@ -112,7 +112,11 @@ def _trace_subject(device: Device, subject: Subject, entry: Path | None) -> tupl
             buffer.write(value.array)
 
     title = f"{target.name} ({subject.label}) on {device.name}\n{field('case', case_text(target, case))}"
-    return title, trace_capture(device, partial(subject.function, **arguments), _SEED, refill)
+    function = subject.function
+    if isinstance(function, TwoPart):
+        prepared = device.eager(partial(function.prepare, Mode.CAPTURE, **arguments), _SEED)
+        return title, trace_capture(device, partial(function.body, prepared, **arguments), _SEED, refill)
+    return title, trace_capture(device, partial(function, **arguments), _SEED, refill)
 
 
 def _case_of(path: Path, target: Target) -> Case:

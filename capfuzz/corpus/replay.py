@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from capfuzz.corpus.entry import Entry, Expect
-from capfuzz.differential import Outcome
+from capfuzz.differential import Implementation, Outcome
 from capfuzz.targets import Case, Subject, get_target, shipped, variant
 
 
@@ -35,7 +34,7 @@ class Replayed:
         return self.status is Status.FAILED
 
 
-def subject_of(entry: Entry, own: Callable[..., Any] | None = None, label: str = "") -> Subject:
+def subject_of(entry: Entry, own: Implementation | None = None, label: str = "") -> Subject:
     """The implementation that an entry is replayed on: `own` if given, its variant, else the shipped one.
 
     An entry found on a user's function never names code to import; without `own` it is a regression case of the shipped op.

@@ -51,6 +51,8 @@ class Argument:
     array: np.ndarray
     layout: Layout = CONTIGUOUS
     space: Space = Space.DEVICE
+    is_state: bool = False
+    """The op reads and advances it: replays find what the last one left, they are not given new contents."""
 
 
 def canary(dtype: np.dtype) -> int | float | bool:

@@ -57,30 +57,39 @@ def _kind(leaf: Leaf) -> str:
     return f"{leaf.dtype} on {'the device' if leaf.on_device else 'the host'}"
 
 
-def cause_of(eager: Sequence[Observed], replays: Sequence[Replayed], spaces: Mapping[str, Space], mismatch: Mismatch) -> Cause:
+def cause_of(
+    expected: Sequence[Observed],
+    captured: Observed,
+    replays: Sequence[Replayed],
+    spaces: Mapping[str, Space],
+    mismatch: Mismatch,
+    has_state: bool = False,
+) -> Cause:
     """The cause of a divergence whose first difference is `mismatch`.
+
+    `expected` is what each replay must give, `captured` what eager gives for the captured inputs. An op with state may answer
+    the same inputs in another way each time.
 
     Shape and dtype speak for themselves. An element that holds poison was not written. A replay that differs from an earlier
     replay of the same inputs is not idempotent. A replay of changed inputs that repeats what the captured inputs gave is stale.
     """
     if mismatch.note:
         return Cause(mismatch.note)
-    if _unwritten(eager, replays):
+    if _unwritten(expected, replays):
         return Cause.UNWRITTEN_OUTPUT
-    if _not_idempotent(replays):
+    if not has_state and _not_idempotent(replays):
         return Cause.NOT_IDEMPOTENT
     if mismatch.path.startswith("buffer "):
         name = mismatch.path.removeprefix("buffer ")
         return Cause.VALUES if spaces[name] is Space.DEVICE else Cause.HOST_STATE
-    if _stale(eager, replays, mismatch.path):
+    if _stale(expected, captured, replays, mismatch.path):
         return Cause.STALE_HOST_VALUE
     return Cause.VALUES
 
 
-def _unwritten(eager: Sequence[Observed], replays: Sequence[Replayed]) -> bool:
-    for replay in replays:
-        expected = eager[replay.step]
-        for path, leaf in expected.outputs.items():
+def _unwritten(expected: Sequence[Observed], replays: Sequence[Replayed]) -> bool:
+    for wanted, replay in zip(expected, replays, strict=True):
+        for path, leaf in wanted.outputs.items():
             got = replay.seen.outputs[path]
             if got.array.shape != leaf.array.shape or same_values(leaf.array, got.array):
                 continue
@@ -112,17 +121,17 @@ def _not_idempotent(replays: Sequence[Replayed]) -> bool:
     return False
 
 
-def _stale(eager: Sequence[Observed], replays: Sequence[Replayed], path: str) -> bool:
+def _stale(expected: Sequence[Observed], captured: Observed, replays: Sequence[Replayed], path: str) -> bool:
     """Every replay whose inputs changed the answer gave the captured inputs' answer where it went wrong."""
-    captured = eager[0].outputs[path].array
+    old = captured.outputs[path].array
     wrong = False
-    for replay in replays:
-        expected, got = eager[replay.step].outputs[path].array, replay.seen.outputs[path].array
-        if expected.shape != got.shape or got.shape != captured.shape:
+    for step, replay in zip(expected, replays, strict=True):
+        wanted, got = step.outputs[path].array, replay.seen.outputs[path].array
+        if wanted.shape != got.shape or got.shape != old.shape:
             return False
-        differs = expected != got
+        differs = wanted != got
         if bool(differs.any()):
             wrong = True
-            if not bool((got[differs] == captured[differs]).all()):
+            if not bool((got[differs] == old[differs]).all()):
                 return False
     return wrong

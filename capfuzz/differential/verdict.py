@@ -18,6 +18,7 @@ class Verdict(str, Enum):
     DIVERGENCE = "divergence"
     DANGLING_BUFFER = "dangling_buffer"
     REFERENCE_MISMATCH = "reference_mismatch"
+    INVARIANT = "invariant"
     NONDETERMINISTIC = "nondeterministic"
     EAGER_ERROR = "eager_error"
     CRASH = "crash"

@@ -43,27 +43,37 @@ class ChoiceAxis:
 
 @dataclass(frozen=True)
 class RowsAxis:
-    """One integer a request, in every step: row lengths. All steps have the same number of rows, the batch size."""
+    """One integer a request, in every step: row lengths. All steps have the same number of rows, the batch size.
+
+    `most` bounds a row; `total` bounds the sum of a step's rows. Both bound what is drawn and what a case may hold.
+    """
 
     name: str
     least: int = 0
+    most: int = 2**40
+    total: int = 2**62
 
     def validate(self, value: StepValue, field: str) -> None:
         if not isinstance(value, list):
             raise InvalidCaseError(field, f"must be a list of integers, is {value!r}")
-        if not value or min(value) >= self.least:
-            return
-        for index, item in enumerate(value):
-            if item < self.least:
-                raise InvalidCaseError(f"{field}[{index}]", f"must be at least {self.least}, is {item!r}")
+        if value and (min(value) < self.least or max(value) > self.most):
+            index, item = next((i, v) for i, v in enumerate(value) if not self.least <= v <= self.most)
+            raise InvalidCaseError(f"{field}[{index}]", f"must be from {self.least} to {self.most}, is {item!r}")
+        if sum(value) > self.total:
+            raise InvalidCaseError(field, f"must add up to at most {self.total}, is {sum(value)}")
 
 
 @dataclass(frozen=True)
 class StepIntAxis:
-    """One integer a step, for example where an indptr starts."""
+    """One integer a step, for example where an indptr starts, or how many rows are live.
+
+    `up_to_batch`: it is at most the batch size. `common` are the values that are drawn, besides `least`.
+    """
 
     name: str
     least: int = 0
+    common: tuple[int, ...] = (1, 2, 7)
+    up_to_batch: bool = False
 
     def validate(self, value: StepValue, field: str) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or value < self.least:
@@ -85,9 +95,16 @@ def validate(case: Case, fixed: tuple[FixedAxis, ...], stepped: tuple[StepAxis, 
         _same_names(f"case.steps[{index}]", set(step), {axis.name for axis in stepped})
         for stepped_axis in stepped:
             field = f"case.steps[{index}].{stepped_axis.name}"
-            stepped_axis.validate(step[stepped_axis.name], field)
+            value = step[stepped_axis.name]
+            stepped_axis.validate(value, field)
+            if isinstance(stepped_axis, StepIntAxis) and stepped_axis.up_to_batch and int(str(value)) > _rows_of(step, stepped):
+                raise InvalidCaseError(field, f"must be at most the batch size, is {value!r}")
             if isinstance(stepped_axis, RowsAxis) and batch(step, stepped_axis) != batch(case.steps[0], stepped_axis):
                 raise InvalidCaseError(field, "must have as many rows as steps[0]: the captured batch size is fixed")
+
+
+def _rows_of(step: dict[str, StepValue], stepped: tuple[StepAxis, ...]) -> int:
+    return max((batch(step, axis) for axis in stepped if isinstance(axis, RowsAxis)), default=0)
 
 
 def batch(step: dict[str, StepValue], axis: RowsAxis) -> int:

@@ -97,7 +97,7 @@ TARGET = Target(
     reference=reference,
     fixed=(FOLD_FACTOR, DTYPE, LAYOUT),
     stepped=(LENGTHS, START),
-    strategy=strategy,
+    draw=strategy,
     build=build,
 )
 

@@ -6,7 +6,14 @@ shrinks worse (DESIGN: the case holds explicit values, and our own passes minimi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from capfuzz.targets.axes import FixedAxis, RowsAxis, StepAxis, StepIntAxis
+from capfuzz.targets.case import Case, StepValue, Value
 
 # Zero, one, two, powers of two and their neighbours, odd primes, common bucket sizes; large ones are drawn apart, rarely.
 BATCHES = (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 37, 63, 64, 65, 127, 128, 129)
@@ -28,11 +35,11 @@ CHANGE_KINDS = ("other_values", "other_shape", "fewer_rows", "all_empty", "more_
 CHANGES = tuple((kind,) for kind in CHANGE_KINDS) + tuple((a, b) for a in CHANGE_KINDS for b in CHANGE_KINDS)
 
 
-def row_lengths(kind: str, batch: int, limit: int, rng: np.random.Generator) -> list[int]:
-    """`batch` row lengths of one kind; their sum stays within `limit`."""
+def row_lengths(kind: str, batch: int, limit: int, rng: np.random.Generator, typical: int = 64) -> list[int]:
+    """`batch` row lengths of one kind; their sum stays within `limit`, most rows within `typical`."""
     if batch == 0:
         return []
-    most = max(1, min(64, limit // batch))
+    most = max(1, min(typical, limit // batch))
     rows = rng.integers(0, most + 1, batch)
     if kind == "uniform":
         rows[:] = rng.integers(1, most + 1)
@@ -66,3 +73,57 @@ def changed_rows(change: str, kind: str, batch: int, limit: int, rng: np.random.
     live = int(rng.integers(0, batch)) if batch else 0
     fewer = row_lengths("ragged", live, limit, rng) + [0] * (batch - live)
     return [fewer] if change == "fewer_rows" else [full, fewer]
+
+
+def cases_of(fixed: Sequence[FixedAxis], stepped: Sequence[StepAxis]) -> SearchStrategy[Case]:
+    """Cases from the axes alone: every fixed axis from its common values, rows by kind, steps by kinds of change."""
+    rows = [axis for axis in stepped if isinstance(axis, RowsAxis)]
+    drawn = st.tuples(
+        st.sampled_from(BATCHES * 4 + LARGE_BATCHES) if rows else st.just(0),
+        st.tuples(*(st.sampled_from(axis.common) for axis in fixed)),
+        st.sampled_from(ROW_KINDS),
+        st.sampled_from(CHANGES),
+        st.integers(0, 2**16 - 1),
+    )
+    return drawn.map(_expander(fixed, stepped))
+
+
+Drawn = tuple[int, tuple[Value, ...], str, tuple[str, ...], int]
+
+
+def _expander(fixed: Sequence[FixedAxis], stepped: Sequence[StepAxis]) -> Callable[[Drawn], Case]:
+    names = [axis.name for axis in fixed]
+
+    def expand(drawn: Drawn) -> Case:
+        batch, values, kind, changes, seed = drawn
+        rng = np.random.default_rng(seed)
+        columns: dict[str, list[StepValue]] = {}
+        for axis in stepped:
+            if isinstance(axis, RowsAxis):
+                columns[axis.name] = _rows_of(axis, batch, kind, changes, rng)
+        steps = max((len(column) for column in columns.values()), default=1 + len(changes))
+        for axis in stepped:
+            if isinstance(axis, StepIntAxis):
+                columns[axis.name] = [_integer_of(axis, batch, rng) for _ in range(steps)]
+        return Case(
+            dict(zip(names, values, strict=True)),
+            [{name: column[step] for name, column in columns.items()} for step in range(steps)],
+        )
+
+    return expand
+
+
+def _rows_of(axis: RowsAxis, batch: int, kind: str, changes: tuple[str, ...], rng: np.random.Generator) -> list[StepValue]:
+    """One list of rows a step. Lengths are drawn above the axis' least value."""
+    limit = max(0, min(axis.total, axis.most * max(batch, 1)) - axis.least * batch)
+    steps = [row_lengths(kind, batch, limit, rng)]
+    for change in changes:
+        steps += changed_rows(change, kind, batch, limit, rng)
+    return [[min(axis.most, axis.least + row) for row in rows] for rows in steps]
+
+
+def _integer_of(axis: StepIntAxis, batch: int, rng: np.random.Generator) -> int:
+    if axis.up_to_batch:  # the whole batch, one less, or any
+        anywhere = int(rng.integers(axis.least, max(axis.least, batch) + 1))
+        return int(rng.choice([batch, max(axis.least, batch - 1), anywhere]))
+    return int(rng.choice([axis.least, axis.least, *axis.common]))

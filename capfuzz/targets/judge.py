@@ -7,16 +7,15 @@ from capfuzz.differential import Outcome, Verdict, check, explain
 from capfuzz.targets.case import Case
 from capfuzz.targets.model import Subject
 
-
 _MAY_COST_THE_DEVICE = (Verdict.EAGER_ERROR, Verdict.CAPTURE_ERROR, Verdict.REPLAY_ERROR)
 
 
 def judge(device: Device, subject: Subject, case: Case, only: str | None = None) -> Outcome:
     """Runs the whole check on a case; a fault is explained. With `only`, a fault with another label is not."""
     feeds = subject.target.feeds(case)
-    outcome = check(device, subject.function, feeds, subject.target.reference)
+    outcome = check(device, subject.function, feeds, subject.target.reference, subject.target.laws)
     if not outcome.is_fault or (only is not None and outcome.label != only):
         return outcome
     if outcome.verdict in _MAY_COST_THE_DEVICE and not device.is_healthy():  # nothing more can be run here
         return outcome
-    return explain(device, subject.function, feeds, subject.target.reference, outcome)
+    return explain(device, subject.function, feeds, subject.target.reference, outcome, subject.target.laws)

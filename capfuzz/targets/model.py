@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from hypothesis.strategies import SearchStrategy
 
-from capfuzz.differential import Feed, Implementation, Reference, Verdict
+from capfuzz.differential import Feed, Implementation, Law, Reference, Verdict
 from capfuzz.targets.axes import FixedAxis, RowsAxis, StepAxis, validate
 from capfuzz.targets.case import Case
+from capfuzz.targets.generate import cases_of
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,15 @@ class Target:
     reference: Reference
     fixed: tuple[FixedAxis, ...]
     stepped: tuple[StepAxis, ...]
-    strategy: Callable[[], SearchStrategy[Case]]
     build: Callable[[Case], Sequence[Feed]]
+    draw: Callable[[], SearchStrategy[Case]] | None = None
+    """How cases are drawn, where the axes' own way is not enough."""
     variants: dict[str, Variant] = field(default_factory=dict)
+    laws: dict[str, Law] = field(default_factory=dict)
+
+    def strategy(self) -> SearchStrategy[Case]:
+        """Hypothesis' strategy for cases: the single source of them, for every engine."""
+        return self.draw() if self.draw is not None else cases_of(self.fixed, self.stepped)
 
     def feeds(self, case: Case) -> Sequence[Feed]:
         """The arguments of every step. Raises `InvalidCaseError` for a case that this target does not accept."""
@@ -76,6 +82,11 @@ class Target:
 
         return register
 
+    def law(self, function: Law) -> Law:
+        """Registers a law under its function's name; its docstring says what it states."""
+        self.laws[function.__name__] = function
+        return function
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -83,4 +94,4 @@ class Subject:
 
     target: Target
     label: str
-    function: Callable[..., Any]
+    function: Implementation

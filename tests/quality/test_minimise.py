@@ -157,7 +157,7 @@ def test_a_target_without_rows_is_minimised_too() -> None:
         reference=lambda: None,
         fixed=TARGET.fixed[:1],
         stepped=(),
-        strategy=lambda: st.nothing(),
+        draw=lambda: st.nothing(),
         build=lambda case: [{}],
     )
     best = minimise(flat, Case({"fold_factor": 9}, [{}]), lambda c: int(c.values["fold_factor"]) > 4)

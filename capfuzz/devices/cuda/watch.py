@@ -126,9 +126,14 @@ class Watch(TorchDispatchMode):
         self, tracer: Tracer, func: Any, facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         written = facts.written(args, kwargs) or list(tensors_of(result))
-        on_device = any(tensor.is_cuda for tensor in tensors_of((*args, *kwargs.values(), result)))
+        sides = {tensor.is_cuda for tensor in tensors_of((*args, *kwargs.values(), result))}
+        on_device = True in sides
         kind = "view" if facts.is_view else "alloc" if facts.is_empty else "kernel" if on_device else "host"
+        if kind == "kernel" and len(sides) == 2 and facts.name.split(".")[0] in ("copy_", "_to_copy"):
+            kind = "copy"
         if tracer.of_capture:
+            if kind in ("kernel", "copy") and not torch.cuda.is_current_stream_capturing():
+                kind = "at once"
             tracer.add_call(facts.name, kind, func, args, kwargs, result)
         elif on_device and self.side == poison.CAPTURE:
             copies = [] if kind in ("view", "alloc") else [tensor.detach().clone() for tensor in written if tensor.is_cuda]
