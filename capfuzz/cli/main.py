@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
-from capfuzz.cli import doctor, list_, parity, replay, run, show, sim, smoke, trace
+from capfuzz.cli import audit, doctor, list_, parity, replay, run, show, sim, smoke, trace
 from capfuzz.cli.errors import DefectError, OutputClosed, OutputFailed, ProgramFailed, output_error
 from capfuzz.cli.exit_code import ExitCode
 from capfuzz.version import VERSION
@@ -70,6 +70,7 @@ for command in (
     show.show,
     smoke.smoke,
     sim.sim,
+    audit.audit_targets,
     parity.parity,
     doctor.doctor,
 ):
