@@ -1,4 +1,4 @@
-"""Can this target fail at all? Every registered fault must be found, with its verdict, in a small budget, from several seeds."""
+"""Can this target fail at all? Every registered fault must be found, with its verdict, soon, from several seeds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from capfuzz.campaign.hypothesis_engine import nothing_written, property_of
 from capfuzz.targets import Case, Subject, Target, Variant, variant
+from capfuzz.targets.mutants import Mutant, mutants
 from capfuzz.workers import Judge
 
 
@@ -44,6 +45,36 @@ class Audited:
         return statistics.median(search.seconds for search in self.searches)
 
 
+@dataclass(frozen=True)
+class MutantsAudited:
+    """The mechanical mutants of one target: how many there are, and which no case told from the shipped implementation."""
+
+    target: Target
+    count: int
+    survivors: list[Mutant]
+
+    @property
+    def unexplained(self) -> list[Mutant]:
+        return [mutant for mutant in self.survivors if mutant.name not in self.target.equivalent_mutants]
+
+    @property
+    def share(self) -> float:
+        """Of those that are not known to be equivalent, how many were found."""
+        real = self.count - len(self.survivors) + len(self.unexplained)
+        return 1.0 if real == 0 else 1 - len(self.unexplained) / real
+
+
+def audit_mutants(target: Target, seed: int, most: int, judge_of: Callable[[Subject], Judge]) -> MutantsAudited:
+    """Searches for any fault of each mechanical mutant."""
+    found = list(mutants(target))
+    survivors = []
+    for mutant in found:
+        judge = judge_of(Subject(target, f"mutant:{mutant.name}", mutant.function))
+        if search(target, None, judge, seed, most).cases is None:
+            survivors.append(mutant)
+    return MutantsAudited(target, len(found), survivors)
+
+
 class _Found(BaseException):
     """Ends the drawing of cases. Not an `Exception`: Hypothesis would draw the case again."""
 
@@ -58,8 +89,8 @@ def audit(target: Target, seeds: int, most: int, judge_of: Callable[[Subject], J
         yield audited
 
 
-def search(target: Target, label: str, judge: Judge, seed: int, most: int) -> Search:
-    """Draws cases until one is judged as `label`."""
+def search(target: Target, label: str | None, judge: Judge, seed: int, most: int) -> Search:
+    """Draws cases until one is judged as `label`, or as any fault where that is None."""
     begun = time.monotonic()
     cases = 0
     instead: str | None = None
@@ -68,7 +99,7 @@ def search(target: Target, label: str, judge: Judge, seed: int, most: int) -> Se
         nonlocal cases, instead
         cases += 1
         outcome = judge.judge(case, only="")  # the line is not asked for
-        if outcome.label == label:
+        if outcome.label == label or (label is None and outcome.is_fault):
             raise _Found
         if outcome.is_fault and instead is None:
             instead = outcome.label

@@ -6,6 +6,7 @@ against a target.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from capfuzz.targets.case import Case, InvalidCaseError, StepValue, Value
@@ -45,22 +46,26 @@ class ChoiceAxis:
 class RowsAxis:
     """One integer a request, in every step: row lengths. All steps have the same number of rows, the batch size.
 
-    `most` bounds a row; `total` bounds the sum of a step's rows. Both bound what is drawn and what a case may hold.
+    `most` bounds a row; `total` bounds the sum of a step's rows, and may depend on the case's values (a dtype). Both bound what is
+    drawn and what a case may hold.
     """
 
     name: str
     least: int = 0
     most: int = 2**40
-    total: int = 2**62
+    total: int | Callable[[Mapping[str, Value]], int] = 2**62
 
-    def validate(self, value: StepValue, field: str) -> None:
+    def total_of(self, values: Mapping[str, Value]) -> int:
+        return self.total(values) if callable(self.total) else self.total
+
+    def validate(self, value: StepValue, field: str, values: Mapping[str, Value]) -> None:
         if not isinstance(value, list):
             raise InvalidCaseError(field, f"must be a list of integers, is {value!r}")
         if value and (min(value) < self.least or max(value) > self.most):
             index, item = next((i, v) for i, v in enumerate(value) if not self.least <= v <= self.most)
             raise InvalidCaseError(f"{field}[{index}]", f"must be from {self.least} to {self.most}, is {item!r}")
-        if sum(value) > self.total:
-            raise InvalidCaseError(field, f"must add up to at most {self.total}, is {sum(value)}")
+        if sum(value) > self.total_of(values):
+            raise InvalidCaseError(field, f"must add up to at most {self.total_of(values)}, is {sum(value)}")
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,10 @@ def validate(case: Case, fixed: tuple[FixedAxis, ...], stepped: tuple[StepAxis, 
         for stepped_axis in stepped:
             field = f"case.steps[{index}].{stepped_axis.name}"
             value = step[stepped_axis.name]
-            stepped_axis.validate(value, field)
+            if isinstance(stepped_axis, RowsAxis):
+                stepped_axis.validate(value, field, case.values)
+            else:
+                stepped_axis.validate(value, field)
             if isinstance(stepped_axis, StepIntAxis) and stepped_axis.up_to_batch and int(str(value)) > _rows_of(step, stepped):
                 raise InvalidCaseError(field, f"must be at most the batch size, is {value!r}")
             if isinstance(stepped_axis, RowsAxis) and batch(step, stepped_axis) != batch(case.steps[0], stepped_axis):

@@ -100,7 +100,8 @@ def _expander(fixed: Sequence[FixedAxis], stepped: Sequence[StepAxis]) -> Callab
         columns: dict[str, list[StepValue]] = {}
         for axis in stepped:
             if isinstance(axis, RowsAxis):
-                columns[axis.name] = _rows_of(axis, batch, kind, changes, rng)
+                total = axis.total_of(dict(zip(names, values, strict=True)))
+                columns[axis.name] = _rows_of(axis, total, batch, kind, changes, rng)
         steps = max((len(column) for column in columns.values()), default=1 + len(changes))
         for axis in stepped:
             if isinstance(axis, StepIntAxis):
@@ -113,9 +114,11 @@ def _expander(fixed: Sequence[FixedAxis], stepped: Sequence[StepAxis]) -> Callab
     return expand
 
 
-def _rows_of(axis: RowsAxis, batch: int, kind: str, changes: tuple[str, ...], rng: np.random.Generator) -> list[StepValue]:
+def _rows_of(
+    axis: RowsAxis, total: int, batch: int, kind: str, changes: tuple[str, ...], rng: np.random.Generator
+) -> list[StepValue]:
     """One list of rows a step. Lengths are drawn above the axis' least value."""
-    limit = max(0, min(axis.total, axis.most * max(batch, 1)) - axis.least * batch)
+    limit = max(0, min(total, axis.most * max(batch, 1)) - axis.least * batch)
     steps = [row_lengths(kind, batch, limit, rng)]
     for change in changes:
         steps += changed_rows(change, kind, batch, limit, rng)

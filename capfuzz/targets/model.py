@@ -51,6 +51,8 @@ class Target:
     """How cases are drawn, where the axes' own way is not enough."""
     variants: dict[str, Variant] = field(default_factory=dict)
     laws: dict[str, Law] = field(default_factory=dict)
+    equivalent_mutants: dict[str, str] = field(default_factory=dict)
+    """Mechanical mutants that no case can tell from the shipped implementation, by name, each with the reason."""
 
     def strategy(self) -> SearchStrategy[Case]:
         """Hypothesis' strategy for cases: the single source of them, for every engine."""

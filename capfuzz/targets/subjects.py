@@ -11,6 +11,7 @@ from typing import Any
 
 from capfuzz.targets import Case, InvalidCaseError, Subject, Target, get_target, shipped, variant
 from capfuzz.targets.axes import StepIntAxis
+from capfuzz.targets.mutants import mutant
 
 
 class ImplementationError(ValueError):
@@ -18,11 +19,13 @@ class ImplementationError(ValueError):
 
 
 def subject_from_label(target_name: str, label: str) -> Subject:
-    """`shipped`, `variant:NAME` or `user:MODULE:FUNCTION`, as `Subject.label` has it."""
+    """`shipped`, `variant:NAME`, `mutant:NAME` or `user:MODULE:FUNCTION`, as `Subject.label` has it."""
     target = get_target(target_name)
     kind, _, name = label.partition(":")
     if kind == "shipped":
         return shipped(target)
+    if kind == "mutant":
+        return Subject(target, label, mutant(target, name).function)
     return variant(target, name) if kind == "variant" else user(target, name)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from capfuzz.campaign.audit import search
+from capfuzz.campaign.audit import audit_mutants, search
 from capfuzz.campaign.hypothesis_engine import drawn
 from capfuzz.devices import Device
 from capfuzz.differential import Verdict
@@ -53,3 +53,12 @@ def test_every_value_of_every_axis_is_drawn(target: Target) -> None:
         assert {case.values[axis.name] for case in cases} >= set(axis.common), axis.name
     if any(target.batch(case) for case in cases):
         assert {target.batch(case) for case in cases} >= {0, 1, 2, 37}
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_mechanical_mutants_are_found_or_known_to_be_equivalent(device: Device, target: Target) -> None:
+    grown = audit_mutants(target, 0, 2000, lambda subject: InProcess(device, subject))
+    assert grown.count >= 2
+    assert grown.share >= 0.95, [f"{mutant.name}: {mutant.text}" for mutant in grown.unexplained]
+    survivors = {mutant.name for mutant in grown.survivors}
+    assert set(target.equivalent_mutants) <= survivors, "a mutant that is found is not equivalent"
