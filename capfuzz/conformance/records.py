@@ -37,6 +37,22 @@ def shipped() -> list[Record]:
     return [msgspec.json.decode(file.read_bytes(), type=Record) for file in files]
 
 
+def nearest(found: list[Record], version: str) -> Record:
+    """The record whose torch is nearest to `version`: PyTorch changes what synchronises. Of two as near, the newer one."""
+
+    def distance(record: Record) -> tuple[int, int]:
+        theirs, ours = _minor(record.torch), _minor(version)
+        return abs(theirs - ours), -theirs
+
+    return min(found, key=distance)
+
+
+def _minor(version: str) -> int:
+    """Releases of torch are counted by their second number: 2.11, 2.12."""
+    major, minor = version.split(".")[:2]
+    return 1000 * int(major) + int(minor)
+
+
 def merged(old: Record, new: Record) -> Record:
     """`old` with the idioms of `new` in their place. Raises `ValueError` for records of two machines."""
     if (old.device, old.torch) != (new.device, new.torch):

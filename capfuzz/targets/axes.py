@@ -46,8 +46,8 @@ class ChoiceAxis:
 class RowsAxis:
     """One integer a request, in every step: row lengths. All steps have the same number of rows, the batch size.
 
-    `most` bounds a row; `total` bounds the sum of a step's rows, and may depend on the case's values (a dtype). Both bound what is
-    drawn and what a case may hold.
+    `most` bounds a row; `total` bounds the sum of a step's rows, and may depend on the case's values (a dtype). Both bound what
+    is drawn and what a case may hold.
     """
 
     name: str

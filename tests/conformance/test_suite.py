@@ -10,7 +10,7 @@ import pytest
 from capfuzz.conformance.comparison import Compared, simulate, table
 from capfuzz.conformance.known import KNOWN
 from capfuzz.conformance.protocol import Measurement
-from capfuzz.conformance.records import Record, shipped
+from capfuzz.conformance.records import Record, nearest, shipped
 from capfuzz.conformance.suite import suite
 
 RECORDS = {f"{record.device}, torch {record.torch}": record for record in shipped()}
@@ -53,6 +53,21 @@ def test_the_suite_is_large_and_has_every_verdict() -> None:
 
 def test_known_differences_name_idioms() -> None:
     assert set(known_here(KNOWN)) <= set(IDIOMS)
+
+
+def test_the_nearest_record_is_chosen() -> None:
+    made = [Record("GPU", version, "2026-12-01", {}) for version in ("2.9.1+cu130", "2.11.0+cu130", "2.14.0")]
+    chosen = {
+        version: nearest(made, version).torch for version in ("2.8.0", "2.10.0", "2.11.2", "2.12.0", "2.13.0+cpu", "3.0.0")
+    }
+    assert chosen == {
+        "2.8.0": "2.9.1+cu130",
+        "2.10.0": "2.11.0+cu130",
+        "2.11.2": "2.11.0+cu130",
+        "2.12.0": "2.11.0+cu130",
+        "2.13.0+cpu": "2.14.0",
+        "3.0.0": "2.14.0",
+    }
 
 
 def test_a_planted_disagreement_is_seen() -> None:
