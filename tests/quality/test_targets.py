@@ -7,6 +7,7 @@ import pytest
 
 from capfuzz.campaign.audit import audit_mutants, search
 from capfuzz.campaign.hypothesis_engine import drawn
+from capfuzz.campaign.stats import Drawn
 from capfuzz.devices import Device
 from capfuzz.differential import Verdict
 from capfuzz.targets import Case, Target, Variant, shipped, targets, variant
@@ -62,3 +63,12 @@ def test_mechanical_mutants_are_found_or_known_to_be_equivalent(device: Device, 
     assert grown.share >= 0.95, [f"{mutant.name}: {mutant.text}" for mutant in grown.unexplained]
     survivors = {mutant.name for mutant in grown.survivors}
     assert set(target.equivalent_mutants) <= survivors, "a mutant that is found is not equivalent"
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_every_value_and_every_pair_that_a_target_claims_is_drawn(target: Target) -> None:
+    counts = Drawn(target)
+    for case in drawn(target.strategy(), 2000, 5):
+        counts.add(case)
+    assert not list(counts.missing_values())
+    assert not list(counts.missing_pairs())
