@@ -8,16 +8,25 @@ file is an entry is seen without importing a target: heavy imports wait until th
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from capfuzz.corpus import Entry
+    from capfuzz.differential import Implementation, Outcome
+    from capfuzz.targets import Case, Subject
+    from capfuzz.workers import WorkerPool
 
 _TARGETS = Path(__file__).parent / "targets"
 _KEYS = (b'"schema"', b'"target"')  # an entry begins with them
 _MARK = b'"capfuzz"'  # and says further down which capfuzz it is from
 _HEAD = 1 << 12
 _MOST = 4 << 20
+CASE_SECONDS = 10.0
+_POOLS: pytest.StashKey[dict[tuple[str, str], WorkerPool]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,6 +67,15 @@ def _is_target(name: str) -> bool:
     return module.is_file() and b"\nTARGET = " in module.read_bytes()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_POOLS] = {}
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    for pool in config.stash.get(_POOLS, {}).values():
+        pool.__exit__()
+
+
 class EntryFile(pytest.File):
     """One entry file."""
 
@@ -69,6 +87,19 @@ class EntryFailed(Exception):
     """The entry does not show what it must."""
 
 
+def _imported(target: str, spec: str) -> Implementation:
+    """The user's own function. Its module may make tensors on the device as it is imported."""
+    from capfuzz.devices.sim import sim
+    from capfuzz.targets import get_target
+    from capfuzz.targets.subjects import ImplementationError, user
+
+    try:
+        with sim():
+            return user(get_target(target), spec).function
+    except ImplementationError as error:
+        raise EntryFailed(str(error)) from error
+
+
 class EntryItem(pytest.Item):
     """One entry: it must show what its `expect` says."""
 
@@ -76,31 +107,15 @@ class EntryItem(pytest.Item):
         from capfuzz import corpus
         from capfuzz.cli.text import entry_text
         from capfuzz.corpus.replay import subject_of
-        from capfuzz.devices import open_device
-        from capfuzz.differential import Verdict
-        from capfuzz.workers import InProcess, WorkerPool
 
         try:
             entry = corpus.load(self.path)
         except corpus.CorpusError as error:
             raise EntryFailed(str(error)) from error
-        own = None
         spec = self._own(entry.target) if entry.expect is corpus.Expect.EQUIVALENT else None
-        if spec is not None:
-            from capfuzz.targets import get_target
-            from capfuzz.targets.subjects import ImplementationError, user
-
-            try:
-                own = user(get_target(entry.target), spec).function
-            except ImplementationError as error:
-                raise EntryFailed(str(error)) from error
+        own = None if spec is None else _imported(entry.target, spec)
         subject = subject_of(entry, own, f"user:{spec}")
-        if entry.verdict in (Verdict.CRASH, Verdict.HANG):  # it would take pytest with it
-            with WorkerPool(subject, "sim") as pool:
-                result = corpus.replay(entry, subject, pool.judge)
-        else:
-            with open_device("sim") as device:
-                result = corpus.replay(entry, subject, InProcess(device, subject).judge)
+        result = corpus.replay(entry, subject, partial(self._judged, entry, subject))
         detail = entry_text(entry, result.subject.target, result.outcome)
         if entry.expect is corpus.Expect.OPEN:
             if result.status is corpus.Status.FIXED:
@@ -109,6 +124,24 @@ class EntryItem(pytest.Item):
         if not result.as_expected:
             wanted = entry.label if entry.expect is corpus.Expect.FAULT else "equivalent"
             raise EntryFailed(f"{result.subject.label} must be {wanted}, is {result.outcome.label}\n{detail}")
+
+    def _judged(self, entry: Entry, subject: Subject, case: Case) -> Outcome:
+        """In this process, unless that could take pytest with it."""
+        from capfuzz.devices import open_device
+        from capfuzz.differential import Verdict
+        from capfuzz.workers import InProcess, WorkerError, WorkerPool
+
+        if entry.verdict not in (Verdict.CRASH, Verdict.HANG) and not subject.label.startswith("user:"):
+            with open_device("sim") as device:
+                return InProcess(device, subject).judge(case)
+        pools = self.config.stash[_POOLS]
+        key = subject.target.name, subject.label
+        try:
+            if key not in pools:
+                pools[key] = WorkerPool(subject, "sim", case_seconds=CASE_SECONDS).__enter__()
+            return pools[key].judge(case)
+        except WorkerError as error:
+            raise EntryFailed(str(error)) from error
 
     def _own(self, target: str) -> str | None:
         given = [*self.config.getini("capfuzz_impl"), *self.config.getoption("--capfuzz-impl")]

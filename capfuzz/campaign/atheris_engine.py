@@ -83,7 +83,4 @@ def _take(campaign: Campaign, message: dict[str, object]) -> None:
         for name, values in msgspec.convert(message["coverage"], dict[str, list[int | str]]).items():
             campaign.cover(name, set(values))
         return
-    case = msgspec.convert(message["case"], Case)
-    outcome = campaign.judge.judge(case)
-    if outcome.is_fault:
-        campaign.fault(case, outcome)
+    campaign.confirm(msgspec.convert(message["case"], Case))

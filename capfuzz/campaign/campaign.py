@@ -5,6 +5,7 @@ An engine calls `try_case`; everything else is the same for every engine.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from capfuzz.findings import Finding, signature
 from capfuzz.findings.matter import axes_that_matter
 from capfuzz.findings.minimise import minimise
 from capfuzz.targets import Case, Subject
-from capfuzz.workers import Judge
+from capfuzz.workers import Judge, JudgeFailed
 
 CONFIRMATIONS = 2
 HANG_SECONDS = 1.0
@@ -87,7 +88,13 @@ class Campaign:
             )
         )
 
-    def finish(self, interrupted: bool = False) -> None:
+    def finish(self, ended_by: BaseException | None = None) -> None:
+        """Says what there was. If an error or Ctrl-C ended it, the faults that were known and not yet taken are kept first."""
+        interrupted = ended_by is not None
+        if ended_by is not None:
+            for case, outcome in self.judge.known():
+                if outcome.is_fault and not self._is_known(finding := self._finding(case, outcome)):
+                    self._keep(finding, _cut_short(ended_by))
         coverage = {name: sorted(values, key=lambda v: (isinstance(v, str), v)) for name, values in self._covered.items()}
         self._say(
             Finished(self.cases, self.seconds, len(self.findings), coverage, self.exhausted and not interrupted, interrupted)
@@ -102,25 +109,41 @@ class Campaign:
 
         Raises `CampaignOver` when the budget is spent, `CampaignFailed` when capfuzz itself fails.
         """
-        self._stop_if_spent()
+        if self._is_spent():
+            self._take(self.judge.drain(begun_only=True))
+            raise CampaignOver
         self._interrupts.check()
-        known_to_hang = any(finding.outcome.verdict is Verdict.HANG for finding in self.findings.values())
-        self._take(self.judge.feed(case, HANG_SECONDS if known_to_hang else None))
+        self._take(self.judge.feed(case, HANG_SECONDS if self._is_known_to_hang() else None))
 
     def take_the_rest(self) -> None:
         """Takes what the judge still has. An engine calls it at its end."""
         self._take(self.judge.drain())
 
+    def confirm(self, case: Case) -> None:
+        """Judges a case that has failed in an engine's own process."""
+        with self._failing(f"on case {case!r:.400}"):
+            outcome = self.judge.judge(case)
+            if outcome.is_fault:
+                self.fault(case, outcome)
+
     def _take(self, judged: Iterator[tuple[Case, Outcome]]) -> None:
-        try:
+        with self._failing("between two cases"):
             for case, outcome in judged:
-                self.cases += 1
-                self._cover(case)
-                if outcome.is_fault:
-                    self.fault(case, outcome)
-                self.progress()
+                with self._failing(f"on case {case!r:.400}"):
+                    self.cases += 1
+                    self._cover(case)
+                    if outcome.is_fault:
+                        self.fault(case, outcome)
+                    self.progress()
+
+    @contextlib.contextmanager
+    def _failing(self, where: str) -> Iterator[None]:
+        try:
+            yield
+        except JudgeFailed as error:
+            raise CampaignFailed(f"the harness failed on case {error.case!r:.400}") from error
         except Exception as error:
-            raise CampaignFailed(str(error) or type(error).__name__) from error
+            raise CampaignFailed(f"the harness failed {where}") from error
 
     def progress(self) -> None:
         now = time.monotonic()
@@ -145,6 +168,11 @@ class Campaign:
         finding = self._finding(case, outcome)
         if finding.signature in self.findings:
             return
+        if outcome.verdict is Verdict.HANG and self._is_known_to_hang():  # elsewhere, and this case was given less time
+            outcome = self.judge.judge(case)
+            finding = self._finding(case, outcome)
+            if not outcome.is_fault or finding.signature in self.findings:
+                return
         try:
             self._say(Minimising(finding.outcome.label))
             minimal, note = self._minimised(finding)
@@ -160,7 +188,7 @@ class Campaign:
     def _minimised(self, found: Finding) -> tuple[Finding, str | None]:
         """The finding with its smallest case and the axes that matter, and a note where time ran out before they were known."""
         target = self.subject.target
-        # A case that hangs takes all of its time: candidates get less of it.
+        # A case that hangs takes all of its time: it gets less of it, until the last run, for the report.
         seconds = HANG_SECONDS if found.outcome.verdict is Verdict.HANG else None
 
         def still_fails(candidate: Case) -> bool:
@@ -172,10 +200,7 @@ class Campaign:
             self._stop_if_spent()
             return still_fails(candidate)
 
-        confirmed = (self.judge.judge(found.case, found.outcome.label).label == found.outcome.label) and all(
-            still_fails(found.case) for _ in range(CONFIRMATIONS - 1)
-        )
-        if not confirmed:
+        if not all(still_fails(found.case) for _ in range(CONFIRMATIONS)):
             return replace(found, flaky=True), None
         best = minimise(target, found.case, still_fails, self._seconds_for(MINIMISE_SECONDS))
         missed = [] if best.complete else ["not fully minimised"]
@@ -189,6 +214,11 @@ class Campaign:
             return replace(found, flaky=True), None
         note = f"{', '.join(missed)}: time ran out" if missed else None
         return replace(found, case=best.case, outcome=outcome, checks=best.checks, axes=axes), note
+
+    def _is_known(self, finding: Finding) -> bool:
+        """Without its line a fault has another name; one of the same kind as a known one is not to be saved twice."""
+        labels = {known.outcome.label for known in self.findings.values()}
+        return finding.signature in self.findings or (finding.blame is None and finding.outcome.label in labels)
 
     def _finding(self, case: Case, outcome: Outcome) -> Finding:
         subject = self.subject
@@ -220,9 +250,15 @@ class Campaign:
         """`most`, or what is left of the budget where that is less."""
         return most if self.budget.max_time is None else min(most, self.budget.max_time - self.seconds)
 
+    def _is_spent(self) -> bool:
+        return self.budget.max_time is not None and self.seconds >= self.budget.max_time
+
     def _stop_if_spent(self) -> None:
-        if self.budget.max_time is not None and self.seconds >= self.budget.max_time:
+        if self._is_spent():
             raise CampaignOver
+
+    def _is_known_to_hang(self) -> bool:
+        return any(finding.outcome.verdict is Verdict.HANG for finding in self.findings.values())
 
     def _cover(self, case: Case) -> None:
         self._covered.setdefault("batch", set()).add(self.subject.target.batch(case))

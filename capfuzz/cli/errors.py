@@ -8,7 +8,7 @@ from typing import IO, Any
 import click
 
 from capfuzz.cli.exit_code import ExitCode
-from capfuzz.workers import WorkerError
+from capfuzz.workers import JudgeFailed, WorkerError
 
 
 class BadInputError(click.ClickException):
@@ -28,13 +28,15 @@ class DefectError(HarnessError):
 
     def __init__(self, error: BaseException, where: str = "capfuzz failed") -> None:
         text = str(error) or "no message"
-        super().__init__(
-            f"{where}: {type(error).__name__}: {text}\nThis is a defect of capfuzz, not a finding; what was found is above"
-        )
+        what = text if isinstance(error, JudgeFailed) else f"{type(error).__name__}: {text}"
+        super().__init__(f"{where}: {what}\nThis is a defect of capfuzz, not a finding; what was found is above")
         self.error = error
 
     def show(self, file: IO[Any] | None = None) -> None:
-        traceback.print_exception(self.error, file=file)
+        if isinstance(self.error, JudgeFailed):
+            click.echo(self.error.traceback, file=file, nl=False, err=True)
+        else:
+            traceback.print_exception(self.error, file=file)
         super().show(file)
 
 
@@ -65,3 +67,8 @@ def output_error(error: OSError) -> OutputClosed | OutputFailed:
 def worker_failed(error: WorkerError) -> click.ClickException:
     """A worker that could not start: the user's to mend (no GPU, a module that does not import), or capfuzz's own failure."""
     return BadInputError(str(error)) if error.by_user else HarnessError(str(error))
+
+
+def judging_failed(error: BaseException, where: str) -> HarnessError:
+    """What ended a verb while cases were judged: workers that do not start any more, or a defect."""
+    return HarnessError(str(error)) if isinstance(error, WorkerError) else DefectError(error, where)

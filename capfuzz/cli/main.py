@@ -13,9 +13,10 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from capfuzz.cli import audit, doctor, list_, parity, replay, run, show, sim, smoke, trace
-from capfuzz.cli.errors import DefectError, OutputClosed, OutputFailed, ProgramFailed, output_error
+from capfuzz.cli.errors import DefectError, HarnessError, OutputClosed, OutputFailed, ProgramFailed, output_error
 from capfuzz.cli.exit_code import ExitCode
 from capfuzz.version import VERSION
+from capfuzz.workers import WorkerError
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -100,6 +101,9 @@ def main() -> NoReturn:
         sys.exit(1)
     except SystemExit:  # of the program under `capfuzz sim`
         raise
+    except WorkerError as error:
+        _say(HarnessError(str(error)).show)
+        sys.exit(ExitCode.HARNESS)
     except BaseException as error:
         _say(DefectError(error).show)
         sys.exit(ExitCode.HARNESS)

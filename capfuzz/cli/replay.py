@@ -9,11 +9,12 @@ import click
 from capfuzz import corpus as corpora
 from capfuzz.cli import options
 from capfuzz.cli.console import console
-from capfuzz.cli.errors import BadInputError
+from capfuzz.cli.errors import BadInputError, judging_failed
 from capfuzz.cli.exit_code import ExitCode
 from capfuzz.cli.pools import Pools
 from capfuzz.cli.text import counted, entry_text
 from capfuzz.corpus.replay import Status, subject_of
+from capfuzz.workers import JudgeFailed, WorkerError
 
 
 @click.command()
@@ -44,7 +45,11 @@ def replay(entries: tuple[Path, ...], impl: str | None, device: str, case_timeou
             subject = subject_of(entry, own, f"user:{impl}")
             if impl is not None and own is not None:
                 options.fits(subject.target, impl, own)
-            result = corpora.replay(entry, subject, pools.of(subject).judge)
+            pool = pools.of(subject)
+            try:
+                result = corpora.replay(entry, subject, pool.judge)
+            except (WorkerError, JudgeFailed) as error:
+                raise judging_failed(error, f"{path}: capfuzz failed") from error
             counts[result.status.value] += 1
             recorded = f" (recorded: {entry.label})" if result.status is Status.CHANGED else ""
             out.print(f"{result.status.value:<8} {path}  {result.outcome.label}{recorded}")

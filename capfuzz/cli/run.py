@@ -20,7 +20,7 @@ from capfuzz.campaign import (
 from capfuzz.campaign.interrupts import Interrupts
 from capfuzz.cli import options
 from capfuzz.cli.console import ConsoleHandler, console
-from capfuzz.cli.errors import BadInputError, DefectError, HarnessError, worker_failed
+from capfuzz.cli.errors import BadInputError, HarnessError, judging_failed, worker_failed
 from capfuzz.cli.exit_code import ExitCode
 from capfuzz.targets import Subject
 from capfuzz.workers import WorkerError, WorkerPool
@@ -116,8 +116,8 @@ def fuzz(subject: Subject, where: Where, engine: str, seed: int, budget: Budget,
                     pass
                 except AtherisMissingError:
                     raise
-                except (KeyboardInterrupt, CampaignFailed, Exception):
-                    campaign.finish(interrupted=True)
+                except (KeyboardInterrupt, CampaignFailed, Exception) as error:
+                    campaign.finish(ended_by=error)
                     raise
                 campaign.finish()
                 return len(campaign.findings)
@@ -128,6 +128,6 @@ def fuzz(subject: Subject, where: Where, engine: str, seed: int, budget: Budget,
     except WorkerError as error:
         raise worker_failed(error) from error
     except CampaignFailed as error:
-        raise DefectError(error.__cause__ or error, str(error)) from error
+        raise judging_failed(error.__cause__ or error, str(error)) from error
     except AtherisFailedError as error:
         raise HarnessError(str(error)) from error

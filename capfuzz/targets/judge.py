@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from capfuzz.devices import Device
 from capfuzz.differential import Outcome, Verdict, check, explain
 from capfuzz.targets.case import Case
@@ -10,12 +12,22 @@ from capfuzz.targets.model import Subject
 _MAY_COST_THE_DEVICE = (Verdict.EAGER_ERROR, Verdict.CAPTURE_ERROR, Verdict.REPLAY_ERROR)
 
 
-def judge(device: Device, subject: Subject, case: Case, only: str | None = None) -> Outcome:
-    """Runs the whole check on a case; a fault is explained. With `only`, a fault with another label is not."""
+def judge(
+    device: Device,
+    subject: Subject,
+    case: Case,
+    only: str | None = None,
+    seen: Callable[[Outcome], object] = lambda outcome: None,
+) -> Outcome:
+    """Runs the whole check on a case; a fault is explained. With `only`, a fault with another label is not.
+
+    `seen` is told of a fault before its line is searched for: that runs the case again, and may take long.
+    """
     feeds = subject.target.feeds(case)
     outcome = check(device, subject.function, feeds, subject.target.reference, subject.target.laws)
     if not outcome.is_fault or (only is not None and outcome.label != only):
         return outcome
     if outcome.verdict in _MAY_COST_THE_DEVICE and not device.is_healthy():  # nothing more can be run here
         return outcome
+    seen(outcome)
     return explain(device, subject.function, feeds, subject.target.reference, outcome, subject.target.laws)

@@ -5,6 +5,8 @@ device of its own, in a few milliseconds. The *pool* (`pool`) is the parent's si
 memory, and turns a worker's death into the outcome of the case that it had.
 """
 
-from capfuzz.workers.pool import InProcess, Judge, JudgeFailed, WorkerError, WorkerPool
+from capfuzz.workers.errors import JudgeFailed, WorkerError
+from capfuzz.workers.judges import InProcess, Judge
+from capfuzz.workers.pool import WorkerPool
 
 __all__ = ["InProcess", "Judge", "JudgeFailed", "WorkerError", "WorkerPool"]

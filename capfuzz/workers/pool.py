@@ -1,140 +1,31 @@
-"""The parent's side: cases go out, outcomes come back in the order of the cases, whatever becomes of a worker."""
+"""The parent's side: cases go out, outcomes come back in the order of the cases, whatever becomes of a worker.
+
+Nothing here waits for a worker without a deadline: what it says is taken as it comes, and what it is given is sent as it takes
+it. A worker has a second case while it is at work on the first, so that it need not wait while the parent draws the next.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import select
-import signal
-import socket
-import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import IO, Protocol
 
-from capfuzz.devices import Device
 from capfuzz.differential import Outcome, Verdict
 from capfuzz.targets import Case, Subject
-from capfuzz.targets.judge import judge
+from capfuzz.workers.errors import JudgeFailed, WorkerError
+from capfuzz.workers.handle import Ticket, Worker
 from capfuzz.workers.last_words import blame_of, last_lines
-from capfuzz.workers.wire import Answer, Defect, NotStarted, Ready, Request, WorkerSpec, receive, send
-from capfuzz.workers.worker import DUMP_STACK
-from capfuzz.workers.zygote import Zygote
+from capfuzz.workers.memory import share
+from capfuzz.workers.wire import Answer, Defect, NotStarted, Ready, Seen, WorkerSpec
+from capfuzz.workers.zygote import Zygote, fate
 
-START_SECONDS = 300.0  # a worker imports the user's module and begins to use the GPU
-STACK_SECONDS = 0.5
-LOOK_SECONDS = 0.05
-_SPARE_MEMORY = 0.5  # of what was free at the start: what one worker may take
-
-
-class WorkerError(RuntimeError):
-    """A worker could not start. `by_user`: for a reason that the user can mend."""
-
-    def __init__(self, text: str, by_user: bool) -> None:
-        super().__init__(text)
-        self.by_user = by_user
-
-
-class JudgeFailed(RuntimeError):
-    """capfuzz itself failed on a case, in a worker; the text has its traceback."""
-
-
-class Judge(Protocol):
-    """Who says of each case what its outcome is."""
-
-    name: str
-    """The device's name."""
-
-    def describe(self) -> str: ...
-
-    def judge(self, case: Case, only: str | None = None, seconds: float | None = None) -> Outcome:
-        """The outcome of one case, now. With `only`, a fault with another label is not explained; `seconds`: how long it may
-        take, where the judge has a limit."""
-        ...
-
-    def feed(self, case: Case, seconds: float | None = None) -> Iterator[tuple[Case, Outcome]]:
-        """Takes a case; yields the outcomes that are known by then, in the order of the cases."""
-        ...
-
-    def drain(self) -> Iterator[tuple[Case, Outcome]]:
-        """Yields what is still out."""
-        ...
-
-
-class InProcess:
-    """A judge in this process: nothing protects it."""
-
-    def __init__(self, device: Device, subject: Subject) -> None:
-        self._device = device
-        self._subject = subject
-        self.name = device.name
-
-    def describe(self) -> str:
-        return self._device.describe()
-
-    def judge(self, case: Case, only: str | None = None, seconds: float | None = None) -> Outcome:
-        return judge(self._device, self._subject, case, only)
-
-    def feed(self, case: Case, seconds: float | None = None) -> Iterator[tuple[Case, Outcome]]:
-        yield case, self.judge(case)
-
-    def drain(self) -> Iterator[tuple[Case, Outcome]]:
-        yield from ()
-
-
-@dataclass
-class _Ticket:
-    case: Case
-    outcome: Outcome | None = None
-
-
-class _Worker:
-    """One worker process and the case that it has."""
-
-    def __init__(self, zygote: Zygote, spec: WorkerSpec) -> None:
-        self.spec = spec
-        self._zygote = zygote
-        self.stack: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the worker)
-        self.output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        self.connection, theirs = socket.socketpair()
-        with theirs:
-            self.pid = zygote.start(spec, theirs, self.stack.fileno(), self.output.fileno())
-        self.ticket: _Ticket | None = None
-        self.deadline = time.monotonic() + START_SECONDS
-        self.describes = ""
-        self.is_ready = False
-
-    def begin(self, ticket: _Ticket, only: str | None, seconds: float) -> None:
-        self.ticket = ticket
-        self.deadline = time.monotonic() + seconds
-        self.output.truncate(0)
-        send(self.connection, Request(ticket.case, only))
-
-    def memory(self) -> int:
-        """Bytes that the process holds; 0 where that cannot be told."""
-        try:
-            with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
-                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        except OSError:
-            return 0
-
-    def kill(self) -> int:
-        """Ends the process, if it has not ended; its exit status."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        return self._zygote.status_of(self.pid)
-
-    def dump_stack(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, DUMP_STACK)
-        time.sleep(STACK_SECONDS)
-
-    def close(self) -> None:
-        self.connection.close()
-        self.stack.close()
-        self.output.close()
+LOOK_SECONDS = 0.05  # how often time and memory are looked at
+PAUSE_SECONDS = 1.0  # a parent that has not looked for longer was stopped, perhaps with its workers
+GRACE_SECONDS = 1.0  # between the end of a connection and that of its process
+AHEAD = 256  # cases that may be done or at work behind one that is not
+_TRIES = 2
 
 
 class WorkerPool:
@@ -148,16 +39,26 @@ class WorkerPool:
         self._subject = subject
         self._count = count
         self._case_seconds = case_seconds
-        self._tickets: deque[_Ticket] = deque()
-        self._workers: list[_Worker] = []
+        self._fed: deque[Ticket] = deque()
+        self._waiting: deque[Ticket] = deque()
+        self._workers: list[Worker] = []
+        self._by_file: dict[int, Worker] = {}
+        self._poll = select.poll()
+        self._zygote: Zygote | None = None
         self._describes = ""
+        self._looked = self._watched = time.monotonic()
 
     def __enter__(self) -> WorkerPool:
-        self._zygote = Zygote()
-        self._memory_limit = int(_free_memory() * _SPARE_MEMORY / self._count)
+        self._memory_share = share(self._count)
         try:
-            self._workers = [self._started(number) for number in range(self._count)]
-            self._await_ready(self._workers[0])
+            self._zygote = Zygote()
+            for number in range(self._count):
+                self._workers.append(self._started(number))
+            while not self._workers[0].is_ready:
+                self._look()
+        except OSError as error:
+            self.__exit__()
+            raise WorkerError(f"no worker can be started: {error}", by_user=True) from error
         except BaseException:
             self.__exit__()
             raise
@@ -167,7 +68,9 @@ class WorkerPool:
     def __exit__(self, *exc: object) -> None:
         for worker in self._workers:
             worker.close()
-        self._zygote.close()
+        self._workers.clear()
+        if self._zygote is not None:
+            self._zygote.close()
 
     def describe(self) -> str:
         return self._describes if self._count == 1 else f"{self._describes}, {self._count} workers"
@@ -175,126 +78,207 @@ class WorkerPool:
     # -- judging -------------------------------------------------------------------------------------------------------
 
     def judge(self, case: Case, only: str | None = None, seconds: float | None = None) -> Outcome:
-        ticket = _Ticket(case)
-        self._give(ticket, only, min(seconds or self._case_seconds, self._case_seconds))
-        while ticket.outcome is None:
+        ticket = self._ticket(case, only, seconds)
+        self._give(ticket)
+        while not ticket.is_done:
             self._look()
-        return ticket.outcome
+        return ticket.result()
 
     def feed(self, case: Case, seconds: float | None = None) -> Iterator[tuple[Case, Outcome]]:
-        ticket = _Ticket(case)
-        self._tickets.append(ticket)
-        self._give(ticket, None, min(seconds or self._case_seconds, self._case_seconds))
+        ticket = self._ticket(case, None, seconds)
+        self._fed.append(ticket)
+        self._give(ticket)
+        while len(self._fed) > AHEAD and not self._fed[0].is_done:
+            self._look()
+        self._look(wait=False)
         yield from self._finished()
 
-    def drain(self) -> Iterator[tuple[Case, Outcome]]:
-        while self._tickets:
-            while self._tickets[0].outcome is None:
+    def drain(self, begun_only: bool = False) -> Iterator[tuple[Case, Outcome]]:
+        if begun_only:
+            begun = {worker.tickets[0] for worker in self._workers if worker.tickets}
+            while self._fed and not (self._fed[-1].is_done or self._fed[-1] in begun):
+                self._fed.pop()
+        while self._fed:
+            while not self._fed[0].is_done:
                 self._look()
             yield from self._finished()
 
-    def _finished(self) -> Iterator[tuple[Case, Outcome]]:
-        while self._tickets and self._tickets[0].outcome is not None:
-            ticket = self._tickets.popleft()
-            assert ticket.outcome is not None
-            yield ticket.case, ticket.outcome
+    def known(self) -> Iterator[tuple[Case, Outcome]]:
+        for ticket in self._fed:
+            outcome = ticket.outcome or ticket.seen
+            if outcome is not None:
+                yield ticket.case, outcome
 
-    def _give(self, ticket: _Ticket, only: str | None, seconds: float) -> None:
-        while True:
-            for worker in self._workers:
-                if worker.is_ready and worker.ticket is None:
-                    worker.begin(ticket, only, seconds)
-                    return
+    def _finished(self) -> Iterator[tuple[Case, Outcome]]:
+        while self._fed and self._fed[0].is_done:
+            ticket = self._fed.popleft()
+            yield ticket.case, ticket.result()
+
+    def _ticket(self, case: Case, only: str | None, seconds: float | None) -> Ticket:
+        return Ticket(case, only, self._case_seconds if seconds is None else min(seconds, self._case_seconds))
+
+    # -- handing out ---------------------------------------------------------------------------------------------------
+
+    def _give(self, ticket: Ticket) -> None:
+        """Hands a case to a worker, as soon as one has room: they may all be busy, or starting again."""
+        self._waiting.append(ticket)
+        self._hand_out()
+        while self._waiting:
             self._look()
+
+    def _hand_out(self) -> None:
+        while self._waiting:
+            free = [worker for worker in self._workers if worker.has_room]
+            if not free:
+                return
+            worker = min(free, key=lambda each: len(each.tickets))
+            worker.give(self._waiting.popleft())
+            self._listen_to(worker)
+
+    def _take_back(self, worker: Worker) -> None:
+        """What a lost worker has not begun: the next one takes it, before anything else."""
+        self._waiting.extendleft(reversed(worker.tickets))
+        worker.tickets.clear()
 
     # -- watching ------------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Waits a moment for any worker, takes what it says, and ends those that are over their time or memory."""
-        busy = {worker.connection: worker for worker in self._workers if worker.ticket is not None or not worker.is_ready}
-        readable, _, _ = select.select(list(busy), [], [], LOOK_SECONDS)
-        for connection in readable:
-            self._hear(busy[connection])
+    def _look(self, wait: bool = True) -> None:
+        """Takes what the workers say, waiting a moment for it, and ends those that are over their time or memory."""
+        heard = {self._by_file[file] for file, _ in self._poll.poll(LOOK_SECONDS * 1000 if wait else 0)}
+        for worker in heard:
+            if worker in self._workers:  # and not lost since
+                self._attend(worker)
         now = time.monotonic()
-        for worker in list(self._workers):
-            if worker.connection in readable or worker.connection not in busy:
-                continue
-            if now > worker.deadline:
-                self._lost(worker, hangs=True)
-            elif self._memory_limit and worker.memory() > self._memory_limit:
-                self._lost(worker, greedy=True)
+        if now - self._looked > PAUSE_SECONDS:
+            for worker in self._workers:
+                worker.deadline += now - self._looked
+        self._looked = now
+        if now - self._watched > LOOK_SECONDS:
+            self._watched = now
+            for worker in list(self._workers):
+                if worker not in heard:
+                    self._watch(worker, now)
+        self._hand_out()
 
-    def _hear(self, worker: _Worker) -> None:
+    def _attend(self, worker: Worker) -> None:
+        worker.outbox.flush()
         try:
-            message = receive(worker.connection)
-        except (EOFError, OSError):
+            for message in worker.hear():
+                self._take(worker, message)
+                if worker not in self._workers:
+                    return
+        except EOFError:
             self._lost(worker)
             return
+        if worker.has_ended:
+            self._lost(worker)
+            return
+        self._listen_to(worker)
+
+    def _take(self, worker: Worker, message: object) -> None:
         if isinstance(message, Ready):
-            worker.describes, worker.is_ready = message.describes, True
-        elif isinstance(message, Answer):
-            assert worker.ticket is not None
-            worker.ticket.outcome, worker.ticket = message.outcome, None
-            if message.last:
-                self._replace(worker)
+            worker.begins(message.describes)
         elif isinstance(message, NotStarted):
             raise WorkerError(message.text, message.by_user)
+        elif isinstance(message, Seen):
+            worker.seen(message.outcome)
         else:
-            assert isinstance(message, Defect)
-            raise JudgeFailed(message.text)
+            ticket = worker.done()
+            if ticket is None:
+                return
+            if isinstance(message, Defect):
+                ticket.failure = JudgeFailed(ticket.case, message.error, message.traceback)
+            else:
+                assert isinstance(message, Answer)
+                ticket.outcome = message.outcome
+                if message.last:
+                    self._replace(worker)
 
-    def _lost(self, worker: _Worker, hangs: bool = False, greedy: bool = False) -> None:
-        """The outcome of the case that a worker had when it was lost."""
-        if hangs or greedy:
-            worker.dump_stack()
-        status = worker.kill()
-        if worker.ticket is None:
-            said = last_lines(worker.output) or f"exit status {status}"
-            raise WorkerError(
-                f"a worker {'did not start in time' if hangs else 'ended while it started'}: {said}", by_user=False
-            )
-        blame = blame_of(worker.stack)
-        if hangs:
-            outcome = Outcome(Verdict.HANG, None, f"no end after {self._case_seconds:g} s", blame)
-        elif greedy:
-            text = f"out of memory: the process held more than {self._memory_limit >> 20} MiB"
-            outcome = Outcome(Verdict.CRASH, None, text, blame)
+    def _watch(self, worker: Worker, now: float) -> None:
+        worker.cut_output()
+        if worker.waits and now > worker.deadline:
+            self._hangs(worker)
+        elif self._memory_share and worker.is_ready and worker.taken() > self._memory_share:
+            self._is_greedy(worker)
+
+    # -- losing a worker -----------------------------------------------------------------------------------------------
+
+    def _hangs(self, worker: Worker) -> None:
+        if not worker.is_ready:
+            raise WorkerError(f"a worker did not start in time{_said(worker)}", by_user=False)
+        if not worker.has_begun:
+            self._again(worker)
+            return
+        worker.dump_stack()
+        seconds = worker.tickets[0].seconds
+        self._fault(worker, Verdict.HANG, f"no end after {seconds:g} s")
+        self._replace(worker)
+
+    def _is_greedy(self, worker: Worker) -> None:
+        # What a worker holds adds up over its cases. A case is to blame only if a fresh worker shows the same.
+        if not worker.has_begun or worker.judged:
+            self._again(worker)
+            return
+        worker.dump_stack()
+        self._fault(worker, Verdict.CRASH, f"out of memory: the process took more than {self._memory_share >> 20} MiB")
+        self._replace(worker)
+
+    def _lost(self, worker: Worker) -> None:
+        """A worker that has ended by itself, or hung up."""
+        ended = worker.end(GRACE_SECONDS)
+        status = 0 if ended.status is None else ended.status
+        text = f"the process ended: {fate(status)}" if ended.by_itself else "the process closed its connection to capfuzz"
+        if not worker.is_ready:
+            raise WorkerError(f"a worker ended while it started: {fate(status)}{_said(worker)}", by_user=False)
+        if worker.has_begun:
+            self._fault(worker, Verdict.CRASH, text)
+            self._replace(worker, has_ended=True)
         else:
-            outcome = Outcome(Verdict.CRASH, None, _ended(status), blame)
-        worker.ticket.outcome = outcome
-        self._replace(worker, ended=True)
+            self._again(worker, has_ended=True)
 
-    def _replace(self, worker: _Worker, ended: bool = False) -> None:
-        if not ended:
-            worker.kill()
+    def _fault(self, worker: Worker, verdict: Verdict, text: str) -> None:
+        ticket = worker.tickets.popleft()
+        ticket.outcome = ticket.seen or Outcome(verdict, None, text, blame_of(worker.stack))
+
+    def _again(self, worker: Worker, has_ended: bool = False) -> None:
+        """A worker that is lost through no fault of the case that it has: another one gets it, but not without end."""
+        if worker.tickets:
+            worker.tickets[0].tries += 1
+            if worker.tickets[0].tries > _TRIES:
+                raise WorkerError("workers end before they can judge a case", by_user=False)
+        self._replace(worker, has_ended)
+
+    def _replace(self, worker: Worker, has_ended: bool = False) -> None:
+        self._take_back(worker)
+        self._forget(worker)
+        if not has_ended:
+            worker.end()
         worker.close()
-        self._workers[self._workers.index(worker)] = self._started(worker.spec.number)
+        place = self._workers.index(worker)
+        self._workers[place] = self._started(worker.spec.number)
 
-    def _started(self, number: int) -> _Worker:
+    def _started(self, number: int) -> Worker:
+        assert self._zygote is not None
         spec = WorkerSpec(self._subject.target.name, self._subject.label, self.name, number)
-        return _Worker(self._zygote, spec)
+        worker = Worker(self._zygote, spec)
+        self._by_file[worker.connection.fileno()] = worker
+        self._listen_to(worker)
+        if worker.process_file is not None:
+            self._by_file[worker.process_file] = worker
+            self._poll.register(worker.process_file, select.POLLIN)
+        return worker
 
-    def _await_ready(self, worker: _Worker) -> None:
-        while not worker.is_ready:
-            self._look()
+    def _listen_to(self, worker: Worker) -> None:
+        self._poll.register(worker.connection, select.POLLIN | (select.POLLOUT if worker.outbox.waits else 0))
 
-
-def _ended(status: int) -> str:
-    if status < 0:
-        return f"the process was killed by {signal.Signals(-status).name}"
-    return f"the process ended with exit status {status}"
-
-
-def _free_memory() -> int:
-    """Bytes; 0 where that cannot be told."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) << 10
-    except OSError:
-        pass
-    return 0
+    def _forget(self, worker: Worker) -> None:
+        for file in (worker.connection.fileno(), worker.process_file):
+            if file is not None:
+                with contextlib.suppress(KeyError):
+                    self._poll.unregister(file)
+                self._by_file.pop(file, None)
 
 
-__all__ = ["InProcess", "Judge", "JudgeFailed", "WorkerError", "WorkerPool"]
+def _said(worker: Worker) -> str:
+    said = last_lines(worker.output)
+    return f", after it had said:\n{said}" if said else ""

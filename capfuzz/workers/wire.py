@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import socket
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,10 @@ from capfuzz.differential import Outcome
 from capfuzz.targets import Case
 
 _LENGTH = struct.Struct("!I")
+_CHUNK = 1 << 20
+
+
+# -- to the zygote and back --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,33 @@ class WorkerSpec:
     implementation: str
     device: str
     number: int
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The process id of a worker that was asked for."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class End:
+    """Asks for the end of a worker, which has so long to come to it by itself."""
+
+    pid: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A worker's exit status, negative for a signal; None if it does not even end when it is killed. `by_itself`: it was not
+    killed by us."""
+
+    status: int | None
+    by_itself: bool
+
+
+# -- to a worker and back ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -46,6 +78,13 @@ class NotStarted:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """A fault whose line is still searched for; an answer follows."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
 class Answer:
     """The outcome of a case. `last`: the worker has lost its device, and ends."""
 
@@ -55,18 +94,26 @@ class Answer:
 
 @dataclass(frozen=True)
 class Defect:
-    """capfuzz itself failed on the case."""
+    """capfuzz itself failed on the case: what was raised, and the traceback as text."""
 
-    text: str
+    error: str
+    traceback: str
+
+
+# -- how they travel ---------------------------------------------------------------------------------------------------
+
+
+def packed(message: Any) -> bytes:
+    data = pickle.dumps(message)
+    return _LENGTH.pack(len(data)) + data
 
 
 def send(connection: socket.socket, message: Any) -> None:
-    data = pickle.dumps(message)
-    connection.sendall(_LENGTH.pack(len(data)) + data)
+    connection.sendall(packed(message))
 
 
 def receive(connection: socket.socket) -> Any:
-    """The next message. Raises `EOFError` when the other side has gone."""
+    """Waits for the next message. Raises `EOFError` when the other side has gone."""
     (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
     return pickle.loads(_exactly(connection, length))
 
@@ -75,7 +122,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     parts: list[bytes] = []
     while size:
         try:
-            part = connection.recv(min(size, 1 << 20))
+            part = connection.recv(min(size, _CHUNK))
         except ConnectionError as error:
             raise EOFError from error
         if not part:
@@ -83,3 +130,72 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
+
+
+class Inbox:
+    """Takes what has come on a connection without ever waiting for the rest: who sends may die, or stop, in mid-message."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._data = bytearray()
+
+    def receive(self) -> Iterator[Any]:
+        """The messages that are complete. Raises `EOFError` behind the last one when the other side has gone."""
+        gone = False
+        while not gone:
+            try:
+                part = self._connection.recv(_CHUNK, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+            except OSError:
+                part = b""
+            self._data += part
+            gone = not part
+            if len(part) < _CHUNK and not gone:
+                break
+        yield from self._complete()
+        if gone:
+            raise EOFError
+
+    def _complete(self) -> Iterator[Any]:
+        while len(self._data) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._data)
+            end = _LENGTH.size + length
+            if len(self._data) < end:
+                return
+            message = pickle.loads(memoryview(self._data)[_LENGTH.size : end])
+            del self._data[:end]
+            yield message
+
+
+class Outbox:
+    """Sends without waiting: who receives may be busy for long with the message before."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._data = b""
+        self._broken = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether `flush` has something to send as soon as the connection takes it."""
+        return bool(self._data) and not self._broken
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the other side has been given all of every message."""
+        return not self._data
+
+    def send(self, message: Any) -> None:
+        self._data += packed(message)
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends what can be sent now. That the other side has gone shows when it is listened to."""
+        try:
+            while self._data and not self._broken:
+                self._data = self._data[self._connection.send(self._data, socket.MSG_DONTWAIT) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._broken = True

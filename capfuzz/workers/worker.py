@@ -9,45 +9,59 @@ import signal
 import socket
 import traceback
 
-from capfuzz.devices import open_device
-from capfuzz.targets import Case, Subject
+from capfuzz.devices import Device, open_device
+from capfuzz.devices.errors import first_line
+from capfuzz.devices.trace import blamed
+from capfuzz.differential import Blame, Outcome, Verdict
+from capfuzz.targets import Subject
 from capfuzz.targets.judge import judge
 from capfuzz.targets.registry import UnknownNameError
 from capfuzz.targets.subjects import ImplementationError, subject_from_label
-from capfuzz.workers.wire import Answer, Defect, NotStarted, Ready, Request, WorkerSpec, receive, send
+from capfuzz.workers.isolation import settle
+from capfuzz.workers.wire import Answer, Defect, NotStarted, Ready, Request, Seen, WorkerSpec, packed, receive, send
 
 DUMP_STACK = signal.SIGUSR1
 
 
 def serve(connection: socket.socket, stack: int, output: int, spec: WorkerSpec) -> None:
     """Answers requests. `stack` is the file that a dying or hanging worker's stack goes to, `output` what the code prints."""
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    settle(connection.fileno(), stack, output)
     faulthandler.enable(file=stack, all_threads=False)
     faulthandler.register(DUMP_STACK, file=stack, all_threads=False)
-    with contextlib.suppress(EOFError, BrokenPipeError):
+    with contextlib.suppress(EOFError, BrokenPipeError), contextlib.ExitStack() as opened:
         try:
             subject = subject_from_label(spec.target, spec.implementation)
-            opened = open_device(spec.device, spec.number)
-            with opened as device:
-                send(connection, Ready(device.describe()))
-                while True:
-                    request: Request = receive(connection)
-                    outcome = None
-                    try:
-                        outcome = judge(device, subject, request.case, request.only)
-                    except Exception:
-                        send(connection, Defect(f"{_described(subject, request.case)}\n{traceback.format_exc()}"))
-                        continue
-                    healthy = not outcome.is_fault or device.is_healthy()
-                    send(connection, Answer(outcome, last=not healthy))
-                    if not healthy:
-                        os._exit(0)  # nothing can be put away on a lost device
-        except (ImplementationError, UnknownNameError, RuntimeError, OSError) as error:
+            device = opened.enter_context(open_device(spec.device, spec.number))
+            ready = Ready(device.describe())
+        except (ImplementationError, UnknownNameError) as error:
             send(connection, NotStarted(str(error), by_user=True))
+        except (RuntimeError, OSError) as error:  # the device
+            advice = "" if spec.device == "sim" else "; `--device sim` needs no GPU"
+            send(connection, NotStarted(f"{error}{advice}", by_user=True))
         except Exception:
             send(connection, NotStarted(traceback.format_exc(), by_user=False))
+        else:
+            send(connection, ready)
+            _answer(connection, device, subject)
 
 
-def _described(subject: Subject, case: Case) -> str:
-    return f"the harness failed on case {case!r:.400} of {subject.target.name} ({subject.label})"
+def _answer(connection: socket.socket, device: Device, subject: Subject) -> None:
+    process = os.getpid()
+    is_last = False
+    while not is_last:
+        request: Request = receive(connection)
+        try:
+            outcome = judge(device, subject, request.case, request.only, lambda fault: send(connection, Seen(fault)))
+            is_last = outcome.is_fault and not device.is_healthy()
+            answer = packed(Answer(outcome, is_last))
+        except Exception as error:
+            answer = packed(Defect(f"{type(error).__name__}: {error}", traceback.format_exc()))
+        except BaseException as error:
+            # Nobody interrupts a worker: the implementation raised it, and any process would end by it.
+            is_last = True
+            text = "the process was ended by " + ": ".join(dict.fromkeys([type(error).__name__, first_line(error)]))
+            answer = packed(Answer(Outcome(Verdict.CRASH, None, text, Blame(blamed(error), None)), is_last))
+        if os.getpid() != process:  # a process that the implementation forked, and that came back
+            os._exit(0)
+        connection.sendall(answer)
+    os._exit(0)  # nothing can be put away on a lost device

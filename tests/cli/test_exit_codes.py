@@ -22,6 +22,7 @@ from capfuzz.cli import replay as replay_module
 from capfuzz.cli import run as run_module
 from capfuzz.cli import show as show_module
 from capfuzz.cli.console import console
+from capfuzz.targets import judge as judge_module
 
 Run = Callable[..., Any]
 
@@ -86,7 +87,8 @@ def fail(*_: object, **__: object) -> NoReturn:
 @pytest.mark.parametrize(
     ("module", "name", "arguments"),
     [
-        (campaign_module, "check", ["run", "fold_indptr", "--max-examples", "3"]),
+        (judge_module, "check", ["run", "fold_indptr", "--max-examples", "3"]),  # in a worker
+        (judge_module, "check", ["replay"]),
         (run_module, "engines", ["run", "fold_indptr", "--max-examples", "3"]),
         (replay_module, "subject_of", ["replay"]),
         (show_module, "entry_text", ["show", "corpus/fold_indptr/one.json"]),
@@ -106,7 +108,9 @@ def test_a_defect_of_capfuzz_is_status_3_and_never_looks_like_a_finding(
     monkeypatch.setattr(module, name, fail)
     result = capfuzz(*arguments)
     assert result.code == 3
-    assert "planted defect" in result.err, "the person who mends it needs to see it"
+    assert "RuntimeError: planted defect" in result.err, "the person who mends it needs to see it"
+    assert "in fail\n" in result.err, "with its own traceback, whatever process it was raised in"
+    assert result.err.count("This is a defect of capfuzz") == 1
     assert "FINDING" not in result.out
 
 

@@ -21,6 +21,7 @@ from capfuzz.devices import Device, Rule
 from capfuzz.differential import Cause, Verdict
 from capfuzz.findings import SourceLine
 from capfuzz.targets import Case
+from capfuzz.workers import InProcess
 
 Json = dict[str, Any]
 Path_ = tuple[str | int, ...]
@@ -163,7 +164,8 @@ def test_version_1_still_replays(tmp_path: Path, device: Device) -> None:
     entry = corpora.load(path)
     from capfuzz.corpus.replay import subject_of
 
-    assert corpora.replay(device, entry, subject_of(entry)).status is corpora.Status.FAILED
+    subject = subject_of(entry)
+    assert corpora.replay(entry, subject, InProcess(device, subject).judge).status is corpora.Status.FAILED
 
 
 def test_round_trip_is_exact(tmp_path: Path) -> None:
@@ -350,7 +352,8 @@ def test_the_places_are_all_of_the_schema() -> None:
         (("case", "values", "dtype"), "float32", "int32, int64, is 'float32'"),
         (("case", "values", "dtype"), 32, "int32, int64"),
         (("case", "values", "layout"), "diagonal", "contiguous"),
-        (("case", "steps", 1, "lengths"), [-1], "at least 0, is -1"),
+        (("case", "steps", 1, "lengths"), [-1], "must be from 0 to"),
+        (("case", "steps", 1, "lengths"), [2**40 + 1], f"must be from 0 to {2**40}, is {2**40 + 1}"),
         (("case", "steps", 1, "lengths"), [], "as many rows as steps[0]"),
         (("case", "steps", 1, "lengths"), [1, 2], "as many rows as steps[0]"),
         (("case", "steps", 1, "lengths"), 3, "list"),
@@ -376,7 +379,7 @@ def test_sum_that_overflows_only_when_folded(refused: Callable[[Any], str]) -> N
     assert "case.steps[1].lengths: folded, their sum does not fit int32" in refused(whole)
     whole["case"]["values"]["dtype"] = "int64"
     whole["case"]["values"]["fold_factor"] = 1024
-    whole["case"]["steps"][1]["lengths"] = [2**54]
+    whole["case"]["steps"][1] = {"lengths": [2**40], "start": 2**63 - 1}
     assert "does not fit int64" in refused(whole)
 
 
@@ -522,7 +525,7 @@ def test_entry_never_imports_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     subject = subject_of(entry)
     assert subject.label == "shipped"
     assert entry_text(entry, subject.target)
-    assert corpora.replay(device, entry, subject).status is corpora.Status.FIXED
+    assert corpora.replay(entry, subject, InProcess(device, subject).judge).status is corpora.Status.FIXED
     assert "planted" not in sys.modules
     assert not (tmp_path / "imported").exists()
 

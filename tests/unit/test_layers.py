@@ -69,9 +69,11 @@ LAYERED = {name: path for name, path in modules().items() if part(name) not in D
 def test_the_diagram_is_the_one_that_was_meant() -> None:
     rules = allowed()
     order = ["campaign", "corpus", "findings", "targets", "differential", "devices"]
-    assert rules["cli"] == {"cli", "pytest_plugin", *order}
-    for number, name in enumerate(order):
+    assert rules["cli"] == rules["pytest_plugin"] == {"cli", "pytest_plugin", "workers", *order}
+    assert rules["campaign"] == {"workers", *order}
+    for number, name in enumerate(order[1:], 1):
         assert rules[name] == set(order[number:])
+    assert rules["workers"] == {"workers", "targets", "differential", "devices"}
     assert rules["conformance"] == {"conformance", "devices"}
 
 
@@ -96,6 +98,11 @@ def test_imports_point_down(module: str) -> None:
         ),
         ("capfuzz.corpus.store", "from capfuzz.campaign.events import Found as F\n"),
         ("capfuzz.campaign.campaign", "from capfuzz.cli.text import finding_text\n"),
+        ("capfuzz.workers.pool", "from capfuzz.campaign import Campaign\n"),
+        ("capfuzz.workers.pool", "from capfuzz.findings import signature\n"),
+        ("capfuzz.workers.worker", "from capfuzz.corpus import replay\n"),
+        ("capfuzz.corpus.replay", "from capfuzz.workers import WorkerPool\n"),
+        ("capfuzz.targets.judge", "from capfuzz.workers import JudgeFailed\n"),
         ("capfuzz.campaign.campaign", "import capfuzz.pytest_plugin as plugin\n"),
         ("capfuzz.conformance.protocol", "from capfuzz.differential import check\n"),
         ("capfuzz.cli.run", "from capfuzz.conformance import records\n"),
@@ -110,6 +117,8 @@ def test_a_planted_import_is_caught(module: str, source: str) -> None:
     [
         ("capfuzz.cli.run", "from capfuzz import corpus, targets\nfrom capfuzz.version import VERSION\n"),
         ("capfuzz.corpus.entry", "from capfuzz.corpus import store\nimport msgspec\n"),
+        ("capfuzz.cli.replay", "from capfuzz.workers import WorkerError\n"),
+        ("capfuzz.workers.worker", "from capfuzz.targets.judge import judge\nfrom capfuzz.devices import open_device\n"),
         ("capfuzz.conformance.protocol", "from capfuzz.devices.errors import rule_of\n"),
     ],
 )
