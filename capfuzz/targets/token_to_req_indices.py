@@ -65,7 +65,7 @@ def build(case: Case) -> Sequence[Feed]:
 
 def _mirror(qsl: np.ndarray, kind: str) -> np.ndarray:
     """`moved`: as if the last request had all the tokens."""
-    mirror = qsl.copy()
+    mirror: np.ndarray = qsl.copy()
     if kind == "moved":
         mirror[:-1] = 0
     return mirror
