@@ -16,7 +16,7 @@ import msgspec
 import torch
 
 from capfuzz.devices import Rule
-from capfuzz.differential import Cause, Verdict
+from capfuzz.differential import OUT_OF_MEMORY, Cause, Verdict
 from capfuzz.findings import Finding, SourceLine
 from capfuzz.targets import Case, InvalidCaseError, Target, UnknownNameError, get_target
 from capfuzz.version import VERSION
@@ -168,7 +168,7 @@ def _check_cause(path: Path, entry: Entry) -> None:
     elif verdict in (Verdict.EAGER_ERROR, Verdict.REPLAY_ERROR):
         if not cause:
             raise CorpusError(path, f"field $.cause: must be the name of the exception of this {verdict.value}, is {cause!r}")
-    elif cause is not None:
+    elif cause is not None and (verdict, cause) != (Verdict.CRASH, OUT_OF_MEMORY):
         raise CorpusError(path, f"field $.cause: must be null, {verdict.value} has none; is {cause!r}")
 
 

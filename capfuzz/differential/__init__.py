@@ -3,9 +3,10 @@
 from capfuzz.differential.check import Feed, Implementation, Reference, check, explain
 from capfuzz.differential.laws import Law, LawCall
 from capfuzz.differential.two_part import Mode, TwoPart
-from capfuzz.differential.verdict import Blame, Cause, Mismatch, Outcome, Verdict
+from capfuzz.differential.verdict import OUT_OF_MEMORY, Blame, Cause, Mismatch, Outcome, Verdict
 
 __all__ = [
+    "OUT_OF_MEMORY",
     "Blame",
     "Cause",
     "Feed",

@@ -39,6 +39,10 @@ class Cause(str, Enum):
     VALUES = "values"
 
 
+OUT_OF_MEMORY = "out_of_memory"
+"""The cause of a crash that is known: the process held all that it may. Other crashes have none."""
+
+
 @dataclass(frozen=True)
 class Mismatch:
     """The first difference between two runs: which observable, at which indices, and what each side holds.
@@ -91,4 +95,4 @@ class Outcome:
 
 
 EQUIVALENT = Outcome(Verdict.EQUIVALENT)
-__all__ = ["EQUIVALENT", "Blame", "Cause", "Mismatch", "Outcome", "Rule", "Verdict"]
+__all__ = ["EQUIVALENT", "OUT_OF_MEMORY", "Blame", "Cause", "Mismatch", "Outcome", "Rule", "Verdict"]

@@ -12,7 +12,7 @@ from pathlib import PurePath
 import msgspec
 
 from capfuzz.devices.trace import Location, SourceLocation
-from capfuzz.differential import Outcome, Verdict
+from capfuzz.differential import OUT_OF_MEMORY, Outcome, Verdict
 from capfuzz.targets.case import Case
 
 
@@ -75,7 +75,7 @@ def signature(target: str, outcome: Outcome) -> str:
     """
     line = source_line(outcome)
     text = re.sub(r"\s+", " ", line.text).strip() if line else ""
-    if line and outcome.verdict is Verdict.HANG:  # the line at which it was met is a matter of chance
+    if line and (outcome.verdict is Verdict.HANG or outcome.cause == OUT_OF_MEMORY):  # where it was met is a matter of chance
         text = line.function
     op = (outcome.blame.op or "").split(".")[0]
     digest = hashlib.sha256("\x00".join((target, outcome.label, text, op)).encode()).hexdigest()[:8]

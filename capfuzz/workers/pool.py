@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from capfuzz.differential import Outcome, Verdict
+from capfuzz.differential import OUT_OF_MEMORY, Outcome, Verdict
 from capfuzz.targets import Case, Subject
 from capfuzz.workers.errors import JudgeFailed, WorkerError
 from capfuzz.workers.handle import Ticket, Worker
@@ -220,7 +220,8 @@ class WorkerPool:
             self._again(worker)
             return
         worker.dump_stack()
-        self._fault(worker, Verdict.CRASH, f"out of memory: the process took more than {self._memory_share >> 20} MiB")
+        text = f"the process took more than {self._memory_share >> 20} MiB"
+        self._fault(worker, Verdict.CRASH, text, OUT_OF_MEMORY)
         self._replace(worker)
 
     def _lost(self, worker: Worker) -> None:
@@ -236,9 +237,9 @@ class WorkerPool:
         else:
             self._again(worker, has_ended=True)
 
-    def _fault(self, worker: Worker, verdict: Verdict, text: str) -> None:
+    def _fault(self, worker: Worker, verdict: Verdict, text: str, cause: str | None = None) -> None:
         ticket = worker.tickets.popleft()
-        ticket.outcome = ticket.seen or Outcome(verdict, None, text, blame_of(worker.stack))
+        ticket.outcome = ticket.seen or Outcome(verdict, cause, text, blame_of(worker.stack))
 
     def _again(self, worker: Worker, has_ended: bool = False) -> None:
         """A worker that is lost through no fault of the case that it has: another one gets it, but not without end."""

@@ -383,7 +383,7 @@ def test_sum_that_overflows_only_when_folded(refused: Callable[[Any], str]) -> N
     assert "does not fit int64" in refused(whole)
 
 
-@pytest.mark.parametrize("verdict", ["reference_mismatch", "nondeterministic"])
+@pytest.mark.parametrize("verdict", ["reference_mismatch", "nondeterministic", "crash", "hang"])
 @pytest.mark.parametrize("cause", ["host_copy", ""])
 def test_cause_where_the_verdict_has_none(refused: Callable[[Any], str], verdict: str, cause: str) -> None:
     """Such an entry could never fail as recorded: its label is one that no check gives."""
@@ -398,7 +398,11 @@ def test_cause_that_the_verdict_does_not_know(refused: Callable[[Any], str], ver
 
 @pytest.mark.parametrize(
     ("verdict", "cause"),
-    [*(("capture_error", rule.value) for rule in Rule), *(("divergence", cause.value) for cause in Cause)],
+    [
+        *(("capture_error", rule.value) for rule in Rule),
+        *(("divergence", cause.value) for cause in Cause),
+        ("crash", "out_of_memory"),
+    ],
 )
 def test_every_cause_that_a_check_gives_is_known(tmp_path: Path, verdict: str, cause: str) -> None:
     path = tmp_path / "entry.json"

@@ -9,7 +9,7 @@ from types import CodeType
 import pytest
 
 from capfuzz.devices.trace import Location
-from capfuzz.differential import Blame, Outcome, Verdict
+from capfuzz.differential import OUT_OF_MEMORY, Blame, Outcome, Verdict
 from capfuzz.findings import signature
 
 SCALAR_STORE = "out[0] = 0"
@@ -52,6 +52,19 @@ def test_another_line_op_or_cause_is_another_fault(other: Outcome) -> None:
 
 def test_another_target_is_another_fault() -> None:
     assert signature("slots", outcome()) != FIRST
+
+
+def sampled(verdict: Verdict, cause: str | None, text: str) -> str:
+    code: CodeType = compile("def f():\n    while True:\n        pass\n", "sampled.py", "exec").co_consts[0]
+    linecache.cache["sampled.py"] = (1, None, ["\n", f"    {text}\n"], "sampled.py")
+    return signature("fold", Outcome(verdict, cause, "message", Blame(Location(code, 2), None)))
+
+
+@pytest.mark.parametrize(("verdict", "cause"), [(Verdict.HANG, None), (Verdict.CRASH, OUT_OF_MEMORY)])
+def test_the_line_at_which_a_process_was_met_is_a_matter_of_chance(verdict: Verdict, cause: str | None) -> None:
+    assert sampled(verdict, cause, "while True:") == sampled(verdict, cause, "pass")
+    assert sampled(verdict, cause, "pass") != sampled(Verdict.CRASH, None, "pass")
+    assert sampled(Verdict.CRASH, None, "while True:") != sampled(Verdict.CRASH, None, "pass")
 
 
 def test_the_name_says_what_it_is() -> None:

@@ -231,7 +231,7 @@ def test_a_case_that_takes_all_memory_is_a_crash(mine: Write, opened: Open) -> N
     )
     outcomes = [outcome for _, outcome in all_of(pool, [GOOD, BAD, GOOD])]
     assert [outcome.verdict.value for outcome in outcomes] == ["equivalent", "crash", "equivalent"]
-    assert outcomes[1].message == "out of memory: the process took more than 96 MiB"
+    assert (outcomes[1].label, outcomes[1].message) == ("crash:out_of_memory", "the process took more than 96 MiB")
     assert blamed_text(outcomes[1]) in {"kept.append(bytearray(10 << 20))", "time.sleep(0.02)"}
 
 
