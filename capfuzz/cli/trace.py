@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from capfuzz.cli.errors import BadInputError
 from capfuzz.cli.exit_code import ExitCode
 from capfuzz.cli.text import case_text, field
 from capfuzz.cli.trace_text import failure_text, summary, trace_lines
-from capfuzz.devices import Device, open_device
+from capfuzz.devices import Device, DeviceMissingError, open_device
 from capfuzz.devices.errors import Rule, first_line, root_cause, rule_of
 from capfuzz.devices.layout import Argument
 from capfuzz.devices.trace import blamed
@@ -51,7 +52,7 @@ def trace(what: str, variant_name: str | None, impl: str | None, entry: Path | N
     A MODULE:FUNCTION that is no target's implementation makes its own tensors: it is called without arguments, once to warm up
     and once more to be captured. The exit status is 0 if the capture succeeded, 1 if it failed.
     """
-    with open_device(options.device_name(device)) as opened:
+    with _opened(options.device_name(device)) as opened:
         if ":" in what:
             if variant_name is not None or impl is not None:
                 raise BadInputError("--variant and --impl name an implementation of a target; give them with TARGET")
@@ -67,6 +68,13 @@ def trace(what: str, variant_name: str | None, impl: str | None, entry: Path | N
         outcome = _failed(opened, traced)
     _print(title, traced, outcome)
     return ExitCode.OK if outcome is None else ExitCode.FINDINGS
+
+
+def _opened(name: str) -> AbstractContextManager[Device]:
+    try:
+        return open_device(name)
+    except DeviceMissingError as error:
+        raise BadInputError(f"{error}; `--device sim` needs no GPU") from error
 
 
 def _print(title: str, traced: CaptureTrace, outcome: Outcome | None) -> None:

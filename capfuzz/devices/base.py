@@ -15,6 +15,10 @@ from capfuzz.devices.tracer import Tracer
 Body = Callable[[], Any]
 
 
+class DeviceMissingError(RuntimeError):
+    """This machine has no such device."""
+
+
 class Buffer(Protocol):
     """One argument's memory: `tensor` is what the implementation is given."""
 
@@ -78,7 +82,7 @@ Opener = Callable[[int], AbstractContextManager[Device]]
 
 def open_device(name: str, number: int = 0) -> AbstractContextManager[Device]:
     """Opens a device by name; where there are several, the one that worker `number` takes. Raises `ValueError` for a name that
-    is none, RuntimeError where this machine has no such device."""
+    is none, `DeviceMissingError` where this machine has no such device."""
     openers = _openers()
     if name not in openers:
         raise ValueError(f"unknown device {name!r}; there are: {', '.join(sorted(openers))}")

@@ -284,15 +284,15 @@ def _compare_with_reference(run: _Run, reference: Reference) -> None:
         expected = outputs_of(run.device, reference(**arrays))
         for path, leaf in expected.items():
             got = run.eager[step].outputs.get(path)
-            if got is not None and leaf.dtype.removeprefix("numpy.") == got.dtype.removeprefix("torch."):
-                if leaf.array.shape == got.array.shape and bool(np.array_equal(leaf.array, got.array)):
-                    continue
-            where = f"eager ({describe_step(step)})"
-            actual: np.ndarray | str = "nothing" if got is None else got.array
+            kind = leaf.dtype.removeprefix("numpy.")
+            same_kind = got is not None and kind == got.dtype.removeprefix("torch.")
+            if got is not None and same_kind and bool(np.array_equal(leaf.array, got.array)):
+                continue
             left: np.ndarray | str = leaf.array
-            if got is not None and leaf.dtype.removeprefix("numpy.") != got.dtype.removeprefix("torch."):
-                left, actual = leaf.dtype.removeprefix("numpy."), got.dtype.removeprefix("torch.")
-            mismatch = Mismatch(where, path, "reference", "eager", left, actual)
+            actual: np.ndarray | str = "nothing" if got is None else got.array
+            if got is not None and not same_kind:
+                left, actual = kind, got.dtype.removeprefix("torch.")
+            mismatch = Mismatch(f"eager ({describe_step(step)})", path, "reference", "eager", left, actual)
             raise _Fault(
                 Outcome(Verdict.REFERENCE_MISMATCH, None, f"{path} is not what the reference gives", mismatch=mismatch)
             )

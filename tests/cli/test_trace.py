@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from capfuzz.cli.trace_text import WIDTH
 from capfuzz.targets import fold_indptr
@@ -387,3 +388,11 @@ def test_a_module_is_imported_on_the_device(capfuzz: Run, own: Path) -> None:
 def test_ctrl_c_is_no_finding(capfuzz: Run, work: Path) -> None:
     (work / "stop.py").write_text("def f():\n    raise KeyboardInterrupt\n")
     assert capfuzz("trace", "stop:f").code == 130
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_here(capfuzz: Run) -> None:
+    result = capfuzz("trace", "fold_indptr", "--device", "cuda")
+    assert result.code == 2
+    assert "no GPU is available here" in result.err
+    assert "`--device sim` needs no GPU" in result.err

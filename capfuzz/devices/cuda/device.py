@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from capfuzz.devices import poison
-from capfuzz.devices.base import Body
+from capfuzz.devices.base import Body, DeviceMissingError
 from capfuzz.devices.cuda.watch import OutsideBuffer, PoisonMode, Watch
 from capfuzz.devices.errors import DanglingBufferError
 from capfuzz.devices.layout import Argument, HostMemory, Space
@@ -24,10 +24,6 @@ from capfuzz.devices.tracer import Tracer, host_values
 
 USERS_WAY_EVERY = 64  # captures
 MOST_RENEWALS = 200  # of the pool, in one process
-
-
-class DeviceMissingError(RuntimeError):
-    """There is no GPU that this torch can use."""
 
 
 class CudaBuffer:
@@ -79,7 +75,7 @@ class CudaCapturedGraph:
                 raise DanglingBufferError(buffer.what, buffer.op, buffer.location)
         self._device.seed(seed)
         self._graph.replay()
-        torch.cuda.synchronize()
+        self._device.synchronize()
         if tracer is not None:
             for kept in self._kept:
                 values = [host_values(copy) for copy in kept.copies]
@@ -94,7 +90,7 @@ class CudaCapturedGraph:
 class CudaDevice:
     """`cuda`: CUDA and HIP through `torch.cuda`. Use it as a context manager.
 
-    Raises `DeviceMissingError` where there is no GPU.
+    Raises `DeviceMissingError` where there is no GPU that this torch can use.
     """
 
     name = "cuda"
@@ -111,6 +107,7 @@ class CudaDevice:
         self._captures = 0
         self._failed_op: str | None = None
         self._renewals = 0
+        self._poison = PoisonMode(poison.EAGER)
         self._open_pool()
         self._check_poison()
         return self
@@ -150,25 +147,35 @@ class CudaDevice:
         torch.default_generator.manual_seed(seed)
         torch.cuda.default_generators[self._index].manual_seed(seed)
 
+    def synchronize(self) -> None:
+        """`torch.cuda.synchronize` for the current device; that one asks for the device's number first, in Python."""
+        torch._C._cuda_synchronize()
+
     def eager(self, body: Body, seed: int, tracer: Tracer | None = None) -> Any:
         self.seed(seed)
-        with self._restored_stream(), PoisonMode(poison.EAGER) if tracer is None else self._watching(poison.EAGER, tracer):
-            result = body()
-        torch.cuda.synchronize()
+        stream = torch._C._cuda_getCurrentStream(self._index)
+        try:
+            with self._poison if tracer is None else self._watching(poison.EAGER, tracer):
+                result = body()
+        finally:
+            self._restore_stream(stream)
+        self.synchronize()
         return result
 
     def capture(self, body: Body, seed: int, tracer: Tracer | None = None) -> CudaCapturedGraph:
         self.seed(seed)
-        torch.cuda.synchronize()
+        self.synchronize()
         self._captures += 1
         graph = torch.cuda.CUDAGraph()
         capture = self._through_torch if self._captures % USERS_WAY_EVERY == 0 else self._by_hand
+        stream = torch._C._cuda_getCurrentStream(self._index)
         try:
-            with self._restored_stream():
-                result, watch = capture(graph, body, tracer)
+            result, watch = capture(graph, body, tracer)
         except BaseException:
+            self._restore_stream(stream)
             self._recover()
             raise
+        self._restore_stream(stream)
         return CudaCapturedGraph(self, graph, result, watch)
 
     def _by_hand(self, graph: torch.cuda.CUDAGraph, body: Body, tracer: Tracer | None) -> tuple[Any, Watch]:
@@ -199,7 +206,7 @@ class CudaDevice:
         """
         generator = torch.cuda.default_generators[self._index]
         generator.graphsafe_set_state(generator.clone_state())
-        torch.cuda.synchronize()
+        self.synchronize()
         self._renewals += 1
         self._open_pool()
 
@@ -213,14 +220,11 @@ class CudaDevice:
         finally:
             self._failed_op = watch.failed_op
 
-    @contextlib.contextmanager
-    def _restored_stream(self) -> Iterator[None]:
+    def _restore_stream(self, before: tuple[int, int, int]) -> None:
         """The implementation may leave another stream current, and so does a failed `torch.cuda.graph`."""
-        before = torch.cuda.current_stream()
-        try:
-            yield
-        finally:
-            torch.cuda.set_stream(before)
+        if torch._C._cuda_getCurrentStream(self._index) != before:
+            number, index, kind = before
+            torch.cuda.set_stream(torch.cuda.Stream(stream_id=number, device_index=index, device_type=kind))
 
     def read(self, tensor: torch.Tensor) -> np.ndarray:
         return host_values(tensor)
@@ -239,7 +243,7 @@ class CudaDevice:
         if self._renewals > MOST_RENEWALS:
             return False
         try:
-            torch.cuda.synchronize()
+            self.synchronize()
             torch.zeros(1, device="cuda").item()
         except RuntimeError:
             return False

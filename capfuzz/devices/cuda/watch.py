@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,14 +94,18 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        facts = facts_of(func)
+        facts = _facts.get(id(func)) or facts_of(func)
         try:
             result = func(*args, **kwargs)
         except Exception:
             self.failed_op = facts.name
             raise
         if self.side == poison.CAPTURE:
-            self._note_memory(facts, (*args, *kwargs.values()), result)
+            if not facts.mutated and not facts.is_view:
+                self._note_made(result)
+            self._note_used(facts, args)
+            if kwargs:
+                self._note_used(facts, kwargs.values())
         if facts.is_empty and isinstance(result, torch.Tensor) and result.is_cuda and not poison.torch_fills_memory():
             poison.fill(result, self.side)
         if self.tracer is not None:
@@ -109,16 +114,26 @@ class Watch(TorchDispatchMode):
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
-    def _note_memory(self, facts: OpFacts, arguments: tuple[Any, ...], result: Any) -> None:
-        if not facts.mutated and not facts.is_view:
+    def _note_made(self, result: Any) -> None:
+        if isinstance(result, torch.Tensor):
+            self._made.add(result.untyped_storage()._cdata)
+        else:
             self._made.update(_storage(tensor) for tensor in tensors_of(result))
-        for tensor in tensors_of(arguments):
-            if tensor.is_cuda or (facts.name == "copy_" and tensor.is_pinned()):
-                storage = _storage(tensor)
-                if storage not in self._made and storage not in self.outside:
-                    what = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-                    weak = StorageWeakRef(tensor.untyped_storage())
-                    self.outside[storage] = OutsideBuffer(weak, what, facts.name, here())
+
+    def _note_used(self, facts: OpFacts, values: Iterable[Any]) -> None:
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                storage = value.untyped_storage()
+                if storage._cdata not in self._made and storage._cdata not in self.outside:
+                    self._note_outside(facts, value, storage)
+            elif isinstance(value, (list, tuple)):
+                self._note_used(facts, value)
+
+    def _note_outside(self, facts: OpFacts, tensor: torch.Tensor, storage: torch.UntypedStorage) -> None:
+        """A tensor without bytes owns no memory that could be freed."""
+        if storage.nbytes() and (tensor.is_cuda or (facts.name == "copy_" and tensor.is_pinned())):
+            what = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+            self.outside[storage._cdata] = OutsideBuffer(StorageWeakRef(storage), what, facts.name, here())
 
     # -- tracing -------------------------------------------------------------------------------------------------------
 

@@ -124,14 +124,15 @@ class OutsideBuffer:
 def alias_outside(nodes: list[Node], inside: set[int], is_outside_host: Callable[[torch.Tensor], bool]) -> list[OutsideBuffer]:
     """Makes nodes hold aliases of outside memory, so that its owner's own tensors are all that keeps it.
 
-    `inside` are the storages that graphs own. A host tensor matters only if `is_outside_host`: others are the nodes' own.
+    `inside` are the storages that graphs own. A host tensor matters only if `is_outside_host`: others are the nodes' own. A
+    tensor without bytes owns no memory that could be freed.
     """
     buffers: dict[int, OutsideBuffer] = {}
     aliases: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def aliased(node: Node, tensor: torch.Tensor) -> torch.Tensor:
         storage = storage_id(tensor)
-        if storage in inside or not (is_sim(tensor) or is_outside_host(tensor)):
+        if storage in inside or not _bytes(tensor) or not (is_sim(tensor) or is_outside_host(tensor)):
             return tensor
         if id(tensor) not in aliases:
             buffer = buffers.setdefault(storage, OutsideBuffer(storage, describe(tensor), node))

@@ -59,10 +59,6 @@ def local_scalar_dense(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
 @rule(
     "aten::nonzero",
     "aten::masked_select",
-    "aten::_unique",
-    "aten::_unique2",
-    "aten::unique_consecutive",
-    "aten::unique_dim_consecutive",
     "aten::allclose",
     "aten::_linalg_check_errors",
     "aten::to_sparse",
@@ -77,10 +73,18 @@ def sized_by_values(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     return run_kernel(rt, op, args, kwargs)
 
 
+@rule("aten::_unique", "aten::_unique2", "aten::unique_consecutive", "aten::unique_dim_consecutive")
+def unique(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
+    """Of nothing, the answer is known without looking (`Unique.cu`); `nonzero` of nothing is launched and waited for."""
+    if args[0].numel() and _on_device(args, kwargs):
+        read_on_host(rt)
+    return run_kernel(rt, op, args, kwargs)
+
+
 @rule("aten::unique_dim")
 def unique_dim(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     """Sorts the slices with Thrust, which waits."""
-    if _on_device(args, kwargs):
+    if args[0].numel() and _on_device(args, kwargs):
         wait_in_thrust(rt, "merge_sort")
     return run_kernel(rt, op, args, kwargs)
 
@@ -152,18 +156,24 @@ def range_with_tensor_bounds(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) ->
 
 @rule("aten::repeat_interleave.Tensor")
 def repeat_interleave(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
-    """Without `output_size` the host reads the sum of the repeats."""
+    """Without `output_size` the host reads the sum of the repeats, unless there are none (`Repeat.cpp`)."""
     output_size = kwargs.get("output_size", args[1] if len(args) > 1 else None)
-    if output_size is None and _on_device(args, kwargs):
+    if output_size is None and args[0].numel() and _on_device(args, kwargs):
         read_on_host(rt)
     return run_kernel(rt, op, args, kwargs)
 
 
+@rule("aten::bincount", "aten::_linalg_eigh")
+def returns_early_through_pageable(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
+    """Given nothing, they return before they look: `bincount` for the largest value (`SummaryOps.cu`)."""
+    if args[0].numel() and _on_device(args, kwargs):
+        copy_to_host(rt)
+    return run_kernel(rt, op, args, kwargs)
+
+
 @rule(
-    "aten::bincount",
     "aten::_linalg_svd",
     "aten::linalg_lstsq",
-    "aten::_linalg_eigh",
     "aten::linalg_matrix_exp",
     "aten::_nested_tensor_from_tensor_list",
 )
