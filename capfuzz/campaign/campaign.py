@@ -173,6 +173,11 @@ class Campaign:
             finding = self._finding(case, outcome)
             if not outcome.is_fault or finding.signature in self.findings:
                 return
+        if outcome.verdict is Verdict.EAGER_ERROR and outcome.blame.location is None:  # the device was lost, and its line too
+            outcome = self.judge.judge(case, outcome.label)
+            finding = self._finding(case, outcome)
+            if not outcome.is_fault or finding.signature in self.findings:
+                return
         try:
             self._say(Minimising(finding.outcome.label))
             minimal, note = self._minimised(finding)

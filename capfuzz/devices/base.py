@@ -68,6 +68,10 @@ class Device(Protocol):
 
     def on_device(self, tensor: torch.Tensor) -> bool: ...
 
+    def exact(self) -> AbstractContextManager[None]:
+        """Inside, eager code waits after each op, so that an error is raised by the op that made it."""
+        ...
+
     def is_healthy(self) -> bool:
         """Whether the next case can run here. Asked after a fault."""
         ...

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 
 from capfuzz.devices import Device
-from capfuzz.differential import Outcome, Verdict, check, explain
+from capfuzz.differential import Blame, Outcome, Verdict, check, explain
 from capfuzz.targets.case import Case
 from capfuzz.targets.model import Subject
 
@@ -21,13 +23,16 @@ def judge(
 ) -> Outcome:
     """Runs the whole check on a case; a fault is explained. With `only`, a fault with another label is not.
 
+    An error of a device that is lost with it was raised wherever the host noticed, so it has no line, unless `only` asks for it.
     `seen` is told of a fault before its line is searched for: that runs the case again, and may take long.
     """
     feeds = subject.target.feeds(case)
-    outcome = check(device, subject.function, feeds, subject.target.reference, subject.target.laws)
+    exact = only is not None and only.startswith(f"{Verdict.EAGER_ERROR.value}:")
+    with device.exact() if exact else nullcontext():
+        outcome = check(device, subject.function, feeds, subject.target.reference, subject.target.laws)
     if not outcome.is_fault or (only is not None and outcome.label != only):
         return outcome
     if outcome.verdict in _MAY_COST_THE_DEVICE and not device.is_healthy():  # nothing more can be run here
-        return outcome
+        return outcome if exact or outcome.verdict is Verdict.CAPTURE_ERROR else replace(outcome, blame=Blame(None, None))
     seen(outcome)
     return explain(device, subject.function, feeds, subject.target.reference, outcome, subject.target.laws)

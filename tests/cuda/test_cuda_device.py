@@ -81,3 +81,23 @@ def test_divergences_are_blamed_on_the_same_line_as_on_the_simulated_device() ->
                 assert outcome.blame.location is not None
                 found.append((outcome.label, outcome.blame.location.line))
         assert found[0] == found[1], name
+
+
+def test_an_assert_in_eager_code_is_blamed_on_its_own_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "late.py").write_text(
+        "import torch\n"
+        "from capfuzz.targets.fold_indptr import fold_indptr\n\n\n"
+        "def late(indptr, fold_factor):\n"
+        "    table = torch.zeros(2, dtype=torch.int64, device='cuda')\n"
+        "    table[indptr[:1].long() + 5]\n"
+        "    return fold_indptr(indptr, fold_factor)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with WorkerPool(Subject(TARGET, "user:late:late", lambda: None), "cuda") as pool:
+        outcome = pool.judge(SMALL)
+        assert outcome.verdict is Verdict.EAGER_ERROR
+        assert outcome.blame.location is None  # the host noticed somewhere later
+        exact = pool.judge(SMALL, outcome.label)
+        assert exact.blame.location is not None
+        assert exact.blame.location.line == 7

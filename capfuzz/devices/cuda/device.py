@@ -108,6 +108,7 @@ class CudaDevice:
         self._failed_op: str | None = None
         self._renewals = 0
         self._poison = PoisonMode(poison.EAGER)
+        self._waits = False
         self._open_pool()
         self._check_poison()
         return self
@@ -153,9 +154,10 @@ class CudaDevice:
 
     def eager(self, body: Body, seed: int, tracer: Tracer | None = None) -> Any:
         self.seed(seed)
+        self._failed_op = None
         stream = torch._C._cuda_getCurrentStream(self._index)
         try:
-            with self._poison if tracer is None else self._watching(poison.EAGER, tracer):
+            with self._watching(poison.EAGER, tracer) if tracer is not None or self._waits else self._poison:
                 result = body()
         finally:
             self._restore_stream(stream)
@@ -213,7 +215,7 @@ class CudaDevice:
     @contextlib.contextmanager
     def _watching(self, side: int, tracer: Tracer | None) -> Iterator[Watch]:
         self._failed_op = None
-        watch = Watch(side, tracer)
+        watch = Watch(side, tracer, waits=self._waits and side == poison.EAGER)
         try:
             with watch:
                 yield watch
@@ -234,6 +236,14 @@ class CudaDevice:
 
     def failed_op(self, error: BaseException) -> str | None:
         return self._failed_op
+
+    @contextlib.contextmanager
+    def exact(self) -> Iterator[None]:
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._waits = False
 
     def is_healthy(self) -> bool:
         """Whether the process is good for another case.

@@ -77,10 +77,14 @@ class PoisonMode(TorchFunctionMode):
 
 
 class Watch(TorchDispatchMode):
-    """Poisons fresh memory; in a capture, notes outside memory; with a tracer, traces (eager) or keeps copies (capture)."""
+    """Poisons fresh memory; in a capture, notes outside memory; with a tracer, traces (eager) or keeps copies (capture).
 
-    def __init__(self, side: int, tracer: Tracer | None) -> None:
+    With `waits` it waits for the device after each op: an assert of a kernel is then raised by its own line, not by a later.
+    """
+
+    def __init__(self, side: int, tracer: Tracer | None, waits: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.waits = waits
         self.side = side
         self.tracer = tracer
         self.failed_op: str | None = None
@@ -97,6 +101,8 @@ class Watch(TorchDispatchMode):
         facts = _facts.get(id(func)) or facts_of(func)
         try:
             result = func(*args, **kwargs)
+            if self.waits:
+                torch._C._cuda_synchronize()
         except Exception:
             self.failed_op = facts.name
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,9 @@ class SimDevice:
 
     def on_device(self, tensor: torch.Tensor) -> bool:
         return is_sim(tensor)
+
+    def exact(self) -> AbstractContextManager[None]:
+        return nullcontext()  # nothing is asynchronous
 
     def is_healthy(self) -> bool:
         return True
