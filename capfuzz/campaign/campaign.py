@@ -14,6 +14,7 @@ from pathlib import Path
 from capfuzz import corpus as corpora
 from capfuzz.campaign.events import Event, Finished, Found, Handler, Minimising, Progress, Started
 from capfuzz.campaign.interrupts import Interrupts
+from capfuzz.campaign.stats import Drawn
 from capfuzz.differential import Outcome, Verdict
 from capfuzz.findings import Finding, signature
 from capfuzz.findings.matter import axes_that_matter
@@ -58,6 +59,7 @@ class Campaign:
         budget: Budget,
         corpus: Path | None,
         interrupts: Interrupts | None = None,
+        drawn: Drawn | None = None,
     ) -> None:
         self.subject = subject
         self.judge = judge
@@ -66,6 +68,7 @@ class Campaign:
         self.budget = budget
         self.corpus = corpus
         self._interrupts = interrupts or Interrupts()
+        self._drawn = drawn
         self.cases = 0
         self.findings: dict[str, Finding] = {}
         self.exhausted = False
@@ -97,7 +100,15 @@ class Campaign:
                     self._keep(finding, _cut_short(ended_by))
         coverage = {name: sorted(values, key=lambda v: (isinstance(v, str), v)) for name, values in self._covered.items()}
         self._say(
-            Finished(self.cases, self.seconds, len(self.findings), coverage, self.exhausted and not interrupted, interrupted)
+            Finished(
+                self.cases,
+                self.seconds,
+                len(self.findings),
+                coverage,
+                self.exhausted and not interrupted,
+                interrupted,
+                self._drawn,
+            )
         )
 
     @property
@@ -266,6 +277,8 @@ class Campaign:
         return any(finding.outcome.verdict is Verdict.HANG for finding in self.findings.values())
 
     def _cover(self, case: Case) -> None:
+        if self._drawn is not None:
+            self._drawn.add(case)
         self._covered.setdefault("batch", set()).add(self.subject.target.batch(case))
         for name, value in case.values.items():
             self._covered.setdefault(name, set()).add(value)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from capfuzz.campaign.stats import Drawn
 from capfuzz.findings import Finding
 
 
@@ -54,6 +55,8 @@ class Finished:
     coverage: dict[str, list[int | str]] = field(default_factory=dict)
     exhausted: bool = False
     interrupted: bool = False
+    drawn: Drawn | None = None
+    """How often each value was drawn, where that was asked for."""
 
 
 Event = Started | Progress | Minimising | Found | Finished

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from capfuzz.targets import Case, Target
+from capfuzz.targets.axes import StepIntAxis
 
 Value = int | str
 BATCH, CHANGES = "batch", "changed inputs"
@@ -26,6 +27,9 @@ class Drawn:
         values = self._values_of(case)
         for name, value in values.items():
             self.values.setdefault(name, Counter())[value] += 1
+        for axis in self._target.stepped:
+            if isinstance(axis, StepIntAxis):
+                self.values.setdefault(axis.name, Counter()).update(_integers(case, axis.name))
         for (a, x), (b, y) in combinations(values.items(), 2):
             self._pairs[a, x, b, y] += 1
 
@@ -38,7 +42,12 @@ class Drawn:
         return {axis.name: tuple(axis.common) for axis in self._target.fixed}
 
     def missing_values(self) -> Iterator[tuple[str, Value]]:
-        for name, claimed in self.claimed().items():
+        of_steps = {
+            axis.name: (axis.least, *axis.common)
+            for axis in self._target.stepped
+            if isinstance(axis, StepIntAxis) and not axis.up_to_batch
+        }
+        for name, claimed in {**self.claimed(), **of_steps}.items():
             for value in claimed:
                 if not self.values.get(name, Counter())[value]:
                     yield name, value
@@ -51,11 +60,19 @@ class Drawn:
                     if not self._pairs[a, x, b, y]:
                         yield a, x, b, y
 
-    def rarest_pairs(self, most: int) -> list[tuple[tuple[str, Value, str, Value], int]]:
-        """The rarest pairs of claimed values that were drawn."""
-        claimed = {(name, value) for name, values in self.claimed().items() for value in values}
-        counted = [(pair, n) for pair, n in self._pairs.items() if {pair[:2], pair[2:]} <= claimed]
-        return sorted(counted, key=lambda item: (item[1], str(item[0])))[:most]
+    def pairs(self) -> dict[tuple[str, str], list[tuple[Value, Value, int]]]:
+        """For each two axes, how often each two of their claimed values came together."""
+        counted: dict[tuple[str, str], list[tuple[Value, Value, int]]] = {}
+        for (a, left), (b, right) in combinations(self.claimed().items(), 2):
+            counted[a, b] = [(x, y, self._pairs[a, x, b, y]) for x in left for y in right]
+        return counted
+
+
+def _integers(case: Case, name: str) -> Iterator[int]:
+    for step in case.steps:
+        value = step[name]
+        assert isinstance(value, int)
+        yield value
 
 
 def stats_lines(drawn: Drawn) -> list[str]:
@@ -68,9 +85,8 @@ def stats_lines(drawn: Drawn) -> list[str]:
     lines.append(f"  never drawn     {', '.join(missing) or 'no value that the target claims'}")
     pairs = [f"{a}={x} with {b}={y}" for a, x, b, y in drawn.missing_pairs()]
     lines.append(f"  never together  {', '.join(pairs) or 'no pair of values that the target claims'}")
-    rare = [f"{a}={x} with {b}={y}: {count}" for (a, x, b, y), count in drawn.rarest_pairs(5)]
-    if rare:
-        lines.append(f"  rarest pairs    {'; '.join(rare)}")
+    for (a, b), counted in drawn.pairs().items():
+        lines.append(f"  {a} with {b}: {', '.join(f'{x} {y}: {count}' for x, y, count in counted)}")
     return lines
 
 

@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from capfuzz.campaign.events import Event, Finished, Found, Minimising, Progress, Started
+from capfuzz.campaign.stats import stats_lines
 from capfuzz.cli.errors import OutputClosed, output_error
 from capfuzz.cli.text import counted, finding_text
 from capfuzz.targets import get_target
@@ -100,8 +101,10 @@ class ConsoleHandler:
 
     def _finish(self, event: Finished) -> None:
         self.close()
-        for name, values in event.coverage.items():
+        for name, values in event.coverage.items() if event.drawn is None else ():
             self._out.print(f"  {name:<16}{_summary(values)}")
+        for line in () if event.drawn is None else stats_lines(event.drawn):
+            self._out.print(line)
         what = counted(event.findings, "finding") if event.findings else "no findings"
         rate = event.cases / event.seconds if event.seconds else 0.0
         ending = ", interrupted" if event.interrupted else ""

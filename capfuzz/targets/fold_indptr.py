@@ -31,7 +31,7 @@ FOLD_FACTOR = IntAxis("fold_factor", simplest=1, most=1024, common=(1, 2, 3, 4, 
 DTYPE = ChoiceAxis("dtype", ("int32", "int64"))
 LAYOUT = ChoiceAxis("layout", tuple(LAYOUTS))
 LENGTHS = RowsAxis("lengths")
-START = StepIntAxis("start")
+START = StepIntAxis("start", common=())  # any, drawn with the rows
 # The largest sum that a case reaches: int32's own, and for int64 far enough that a sum kept in int32 wraps.
 _LIMITS = {"int32": 2**31 - 1, "int64": 2**40}
 

@@ -20,6 +20,7 @@ from capfuzz.devices.errors import HOST_COPY_TEXT
 from capfuzz.differential import Outcome, Verdict
 from capfuzz.findings.minimise import Minimised, StillFails
 from capfuzz.targets import Case, InvalidCaseError, Target, get_target
+from capfuzz.targets import targets as registered
 from capfuzz.targets.subjects import user
 from capfuzz.workers import WorkerPool
 
@@ -496,3 +497,37 @@ def test_corpus_that_is_a_file(capfuzz: Run, work: Path) -> None:
     result = capfuzz("run", "fold_indptr", "--corpus", "file", *FEW)
     assert "file" in one_error(result)
     assert result.out == ""
+
+
+# -- several targets ---------------------------------------------------------------------------------------------------
+
+
+def test_targets_share_the_time(capfuzz: Run) -> None:
+    begun = time.monotonic()
+    result = capfuzz("run", "fold_indptr", "lens_to_indptr", "--max-time", "2", "--no-save")
+    assert result.code == 0
+    assert "at most 1 s" in result.out
+    assert result.out.count("no findings") == 2
+    assert time.monotonic() - begun < 20
+
+
+def test_all_runs_every_target(capfuzz: Run) -> None:
+    result = capfuzz("run", "--all", "--max-examples", "1", "--no-save")
+    assert result.code == 0
+    for name in registered():
+        assert f"{name} (shipped)" in result.out
+
+
+@pytest.mark.parametrize("arguments", [(), ("--all", "fold_indptr")])
+def test_either_targets_or_all(capfuzz: Run, arguments: tuple[str, ...]) -> None:
+    assert "--all" in one_error(capfuzz("run", *arguments))
+
+
+def test_stats_count_values_and_pairs(capfuzz: Run) -> None:
+    result = capfuzz("run", "lens_to_indptr", *FEW, "--stats", "--no-save", "--seed", "1")
+    counts = {a: int(n) for a, n in re.findall(r"(int32|int64): (\d+)", result.out)}
+    assert sum(counts.values()) == 40
+    pairs = re.search(r"dtype with tail: (.*)", result.out)
+    assert pairs is not None
+    assert sum(int(n) for n in re.findall(r": (\d+)", pairs[1])) == 40
+    assert "--engine" in one_error(capfuzz("run", "fold_indptr", "--stats", "--engine", "atheris"))
