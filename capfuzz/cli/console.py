@@ -68,7 +68,7 @@ class ConsoleHandler:
         seed = "" if event.seed is None else f", seed {event.seed}"
         limits = [
             counted(event.max_examples, "case") if event.max_examples else "",
-            f"{event.max_time:g} s" if event.max_time else "",
+            f"{event.max_time:.3g} s" if event.max_time else "",
         ]
         budget = " or ".join(limit for limit in limits if limit) or "no limit"
         self._out.print(f"{event.target} ({event.implementation}) on {event.device}; {event.engine}{seed}, at most {budget}")
