@@ -23,7 +23,7 @@ def judge(
 ) -> Outcome:
     """Runs the whole check on a case; a fault is explained. With `only`, a fault with another label is not.
 
-    An error of a device that is lost with it was raised wherever the host noticed, so it has no line, unless `only` asks for it.
+    An error that costs the device was raised wherever the host noticed, so it has no line, unless `only` asks for it.
     `seen` is told of a fault before its line is searched for: that runs the case again, and may take long.
     """
     feeds = subject.target.feeds(case)

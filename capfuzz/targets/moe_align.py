@@ -26,6 +26,7 @@ persistent; outputs have the size of the worst case, and every element is writte
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -112,7 +113,7 @@ def reference(
         if expert >= 0 and local[expert] >= 0:
             hands[local[expert]].append(pair)
     blocks_of = [-(-len(hand) // block_size) for hand in hands]
-    starts = [sum(blocks_of[:expert]) * block_size for expert in range(experts)]
+    *starts, end = itertools.accumulate((blocks * block_size for blocks in blocks_of), initial=0)
     out = {"num_tokens": num_local_tokens}
     if op == "count":
         counts = np.array([len(hand) for hand in hands], np.int32)
@@ -129,8 +130,7 @@ def reference(
             ids[at] = slot << _SLOT_SHIFT | token if op == "sort" else pair
             if weights is not None:
                 sorted_weights[at] = weights[token, slot]
-    total = np.array([sum(blocks_of) * block_size], np.int32)
-    out |= {"num_tokens_post_pad": total, "sorted_ids": ids, "expert_ids": owners}
+    out |= {"num_tokens_post_pad": np.array([end], np.int32), "sorted_ids": ids, "expert_ids": owners}
     return {**out, "sorted_weights": sorted_weights} if op == "sort" else out
 
 
@@ -197,8 +197,9 @@ def live_rows_ignore_padding(call: LawCall) -> str | None:
         counts = np.bincount(experts[experts >= 0], minlength=len(call.inputs["expert_map"])).tolist()
         got = call.outputs["expert_counts"].tolist()
         return None if got == counts else f"counts are {got}, of the live tokens {counts}"
-    held = sorted(pair for pair in _pairs(call) if pair >= 0)
-    return None if held == np.flatnonzero(experts >= 0).tolist() else f"the blocks hold pairs {held}"
+    pairs = _pairs(call)
+    held = np.sort(pairs[pairs >= 0])
+    return None if np.array_equal(held, np.flatnonzero(experts >= 0)) else f"the blocks hold pairs {held.tolist()}"
 
 
 @TARGET.law
@@ -206,7 +207,7 @@ def each_block_has_one_expert(call: LawCall) -> str | None:
     """Blocks are whole, and each pair is in a block of its own expert."""
     if call.inputs["op"] == "count":
         return None
-    block, pairs = call.inputs["block_size"], np.array(_pairs(call), np.int64)
+    block, pairs = call.inputs["block_size"], _pairs(call)
     if len(pairs) % block:
         return f"{len(pairs)} pairs are no whole blocks of {block}"
     owners = np.repeat(call.outputs["expert_ids"][: len(pairs) // block], block)
@@ -221,13 +222,14 @@ def _experts(call: LawCall) -> np.ndarray:
     return experts
 
 
-def _pairs(call: LawCall) -> list[int]:
+def _pairs(call: LawCall) -> np.ndarray:
     """The pair numbers in the blocks, -1 for what is padded."""
     tokens, topk = call.inputs["topk_ids"].shape
     ids, pad = call.outputs["sorted_ids"].astype(np.int64), tokens * topk
     if call.inputs["op"] == "sort":
         ids, pad = (ids & ((1 << _SLOT_SHIFT) - 1)) * topk + (ids >> _SLOT_SHIFT), pad + topk
-    return [-1 if pair == pad else pair for pair in ids[: int(call.outputs["num_tokens_post_pad"][0])].tolist()]
+    pairs: np.ndarray = np.where(ids == pad, -1, ids)[: int(call.outputs["num_tokens_post_pad"][0])]
+    return pairs
 
 
 # -- faulty variants ---------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def calc(
     tail: str,
 ) -> Tensors:
     is_live = torch.arange(draft.numel(), device=draft.device) < live
-    drafts = torch.where(is_live, draft, 0)
+    drafts = draft * is_live
     cu_draft = torch.cumsum(drafts, 0, dtype=torch.int32)
     cu_sampled = torch.cumsum(drafts + is_live, 0, dtype=torch.int32)
     drafted, sampled = cu_draft[-1:], cu_sampled[-1:]
@@ -82,15 +82,15 @@ def calc(
     # a slot past the last one is the last one; with none at all it is -1, which belongs to row 0
     slot = torch.minimum(slots, sampled - 1)
     row = torch.searchsorted(cu_sampled, slot, right=True)
-    logits_indices.copy_((cu_scheduled - cu_sampled)[row] + slot)
+    logits_indices.copy_((cu_scheduled - cu_sampled).index_select(0, row) + slot)
     slots_of_drafts = slots[: draft.numel() * k]
     slot = torch.minimum(slots_of_drafts, drafted - 1)
     target = slot + torch.searchsorted(cu_draft, slot, right=True, out_int32=True)  # one bonus precedes it per earlier request
     bonus = cu_sampled - 1
     if tail == "null":
         logits_indices.masked_fill_(slots >= sampled, -1)
-        target = torch.where(slots_of_drafts < drafted, target, -1)
-        bonus = torch.where(is_live, bonus, -1)
+        target.masked_fill_(slots_of_drafts >= drafted, -1)
+        bonus.masked_fill_(~is_live, -1)
     return {
         "cu_num_draft": cu_draft,
         "cu_num_sampled": cu_sampled,
@@ -102,7 +102,7 @@ def calc(
 
 def prepare(cu_draft: torch.Tensor, valid: torch.Tensor, query_start_loc: torch.Tensor) -> Tensors:
     draft = torch.diff(cu_draft, prepend=cu_draft.new_zeros(1))
-    rejected = torch.where(draft > 0, draft + 1 - valid, 0)
+    rejected = (draft + 1 - valid) * (draft > 0)
     return {"token_indices": query_start_loc[1:] - 1 - rejected, "rejected": rejected}
 
 
@@ -110,7 +110,7 @@ def next_token(sampled: torch.Tensor, discard: torch.Tensor, backup: torch.Tenso
     accepted = (sampled != -1) & (sampled < vocab) & ~discard[:, None]
     valid = accepted.sum(1, dtype=torch.int32)
     columns = torch.arange(sampled.shape[1], device=sampled.device)
-    last = torch.where(accepted, columns, 0).amax(1, keepdim=True)
+    last = (accepted * columns).amax(1, keepdim=True)
     return {"next_token": torch.where(valid > 0, sampled.gather(1, last).squeeze(1), backup), "valid": valid}
 
 
