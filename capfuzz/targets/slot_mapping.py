@@ -337,7 +337,7 @@ def runs_of_one(interleave: int, **given: Any) -> torch.Tensor:
     return slot_mapping(interleave=1, **given)
 
 
-@TARGET.variant(Verdict.EAGER_ERROR, "IndexError", "fault class F16: dummy positions overrun the table; vLLM #53658")
+@TARGET.variant(Verdict.EAGER_ERROR, "AcceleratorError", "fault class F16: dummy positions overrun the table; vLLM #53658")
 def looks_up_padding(positions: torch.Tensor, block_table: torch.Tensor, **given: Any) -> torch.Tensor:
     """Looks every position up and masks the answer afterwards."""
     slots = slot_mapping(positions=positions, block_table=block_table, **given)

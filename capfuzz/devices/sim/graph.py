@@ -9,6 +9,7 @@ import torch
 
 from capfuzz.devices.errors import CudaError, DanglingBufferError, Rule, not_permitted
 from capfuzz.devices.sim import memory
+from capfuzz.devices.sim.asserts import asserted
 from capfuzz.devices.sim.capture import Capture, Node, Step, TracedNodes, behind_autograd
 from capfuzz.devices.sim.generators import SimGenerator, refused_in_capture
 from capfuzz.devices.sim.runtime import Runtime, active, current
@@ -161,14 +162,17 @@ class CUDAGraph:
                 raise DanglingBufferError(buffer.what, buffer.node.op, buffer.node.location)
 
     def _run(self) -> None:
-        if self._in_autograd:
-            with behind_autograd(self._owned), torch._C._InferenceMode(True):
+        try:
+            if self._in_autograd:
+                with behind_autograd(self._owned), torch._C._InferenceMode(True):
+                    for step in self._steps:
+                        step()
+                return
+            with torch._C._InferenceMode(True):
                 for step in self._steps:
                     step()
-            return
-        with torch._C._InferenceMode(True):
-            for step in self._steps:
-                step()
+        except (IndexError, RuntimeError) as error:
+            raise asserted(error) or error from None
 
     def replay_traced(self, tracer: Tracer) -> None:
         """Replays and traces every node. Call it with no mode active."""
@@ -176,7 +180,10 @@ class CUDAGraph:
             nodes = self._require_captured("replay")
             self._refuse_dangling(nodes)
             for node in nodes:
-                node.step()
+                try:
+                    node.step()
+                except (IndexError, RuntimeError) as error:
+                    raise asserted(error) or error from None
                 tracer.add(node.op, node.kind, node.written, node.location)
 
     def _require_captured(self, what: str) -> list[Node]:

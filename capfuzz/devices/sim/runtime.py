@@ -17,6 +17,7 @@ import torch
 
 from capfuzz.devices import poison
 from capfuzz.devices.errors import CudaError, Rule, not_permitted
+from capfuzz.devices.sim import asserts
 from capfuzz.devices.sim.generators import SimGenerator, about_to_draw, new_registry
 from capfuzz.devices.sim.ops import Op
 from capfuzz.devices.sim.streams import LARGE_ALLOCATION, STREAMS_IN_POOL, Event, StreamState, wait_event
@@ -207,7 +208,13 @@ class Runtime:
             return capture.record(self, op, args, kwargs)
         if self.capture is not None:
             return self._launch_beside(self.capture, op, args, kwargs)
-        result = tag_all(self.execute(op, args, kwargs))
+        try:
+            result = tag_all(self.execute(op, args, kwargs))
+        except (IndexError, RuntimeError) as error:
+            assertion = asserts.asserted_in(op, args, kwargs, error)
+            if assertion is None:
+                raise
+            raise assertion from None
         if op.is_empty and not poison.torch_fills_memory():
             poison.fill(result, self.empty_side)
         if (self.stream.index or op.has_device) and not op.mutated:
