@@ -49,7 +49,8 @@ class TimedDevice:
         self._watch = watch
         self.buffer = watch.timed("buffers", device.buffer)
         self.eager = watch.timed("eager", device.eager)
-        self.read = watch.timed("read back", device.read)
+        self.warm_up = watch.timed("eager", device.warm_up)
+        self.read_all = watch.timed("read back", device.read_all)
 
     def capture(self, *args: Any) -> Any:
         graph = self._watch.timed("capture", self._device.capture)(*args)

@@ -18,10 +18,10 @@ import torch
 from capfuzz.devices import Rule
 from capfuzz.differential import OUT_OF_MEMORY, Cause, Verdict
 from capfuzz.findings import Finding, SourceLine
-from capfuzz.targets import Case, InvalidCaseError, Target, UnknownNameError, get_target
+from capfuzz.targets import Case, InvalidCaseError, Target, UnknownNameError, registered_target
 from capfuzz.version import VERSION
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: a case may have a schedule
 _SOME_VALUE = "[...]"
 MAX_BYTES = 4 << 20  # an entry is a minimal case; one of this size is not an entry
 
@@ -132,7 +132,7 @@ def _checked(path: Path, raw: Any) -> Entry:
     except msgspec.ValidationError as error:
         raise CorpusError(path, f"field {_field(raw, str(error))}") from error
     try:
-        target = get_target(entry.target)
+        target = registered_target(entry.target)
     except UnknownNameError as error:
         raise CorpusError(path, f"field $.target: {error}") from error
     _check_names(path, entry, target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -17,6 +17,13 @@ Body = Callable[[], Any]
 
 class DeviceMissingError(RuntimeError):
     """This machine has no such device."""
+
+
+class LookAgainError(BaseException):
+    """The device has seen something that it must look at more closely, and is now ready to: the case has to begin again.
+
+    No `Exception`: what takes an implementation's errors for its faults must not take this for one.
+    """
 
 
 class Buffer(Protocol):
@@ -40,7 +47,9 @@ class Graph(Protocol):
 
     result: Any
 
-    def replay(self, seed: int, tracer: Tracer | None = None) -> None: ...
+    def replay(self, seed: int, tracer: Tracer | None = None) -> None:
+        """Launches the graph. An error of the device may be raised only where what the graph wrote is read."""
+        ...
 
     def close(self) -> None: ...
 
@@ -58,6 +67,11 @@ class Device(Protocol):
 
     def eager(self, body: Body, seed: int, tracer: Tracer | None = None) -> Any: ...
 
+    def warm_up(self, body: Body, seed: int) -> Any:
+        """`eager` for the captured inputs, looked at as closely as a capture is. May raise `LookAgainError`, as a graph's
+        `replay` may."""
+        ...
+
     def capture(self, body: Body, seed: int, tracer: Tracer | None = None) -> Graph:
         """Captures `body`; raises what the device raises. A tracer `of_capture` is told of every op up to there."""
         ...
@@ -66,10 +80,18 @@ class Device(Protocol):
         """A host copy of an output's values."""
         ...
 
+    def read_all(self, tensors: Sequence[torch.Tensor], buffers: Sequence[Buffer]) -> list[np.ndarray]:
+        """`read` of each tensor, then the `snapshot` of each buffer, with one wait for all."""
+        ...
+
     def on_device(self, tensor: torch.Tensor) -> bool: ...
 
     def exact(self) -> AbstractContextManager[None]:
         """Inside, eager code waits after each op, so that an error is raised by the op that made it."""
+        ...
+
+    def churn(self) -> None:
+        """Reuses memory that was freed: what still points there reads something else from here on."""
         ...
 
     def is_healthy(self) -> bool:

@@ -2,92 +2,48 @@
 
 The order is the order of blame. Eager on fresh buffers for every step; eager on the static buffers (the warm-up, which
 also shows whether eager agrees with itself); capture; replays of the captured inputs, of each changed ones, of the last again
-and of the first again, with new contents copied in each time; eager against the reference.
+and of the first again, with new contents copied in each time; eager against the reference. The schedule may add to it, and a
+cold start captures first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from types import CodeType
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from capfuzz.devices.base import Buffer, Device, Graph
+from capfuzz.devices.base import Buffer, Device, Graph, LookAgainError
 from capfuzz.devices.errors import DanglingBufferError, first_line, root_cause, rule_of
 from capfuzz.devices.layout import Argument, Space
-from capfuzz.devices.trace import Location, blamed, code_of
-from capfuzz.devices.tracer import Tracer
+from capfuzz.devices.trace import Location
 from capfuzz.differential.blame import Traces, guilty_op, last_writer
 from capfuzz.differential.classify import Replayed, cause_of, describe_step, first_mismatch
+from capfuzz.differential.driving import SecondGraph, drive_runner, happen_between
 from capfuzz.differential.laws import Inputs, Law, LawCall, to_numpy
 from capfuzz.differential.observe import Observed, observe, outputs_of, same
-from capfuzz.differential.two_part import Mode, TwoPart
+from capfuzz.differential.run import (
+    RAISED,
+    SEED,
+    SIMPLY,
+    Drive,
+    Fault,
+    Feed,
+    Implementation,
+    Run,
+    argument,
+    contiguous,
+    divergence,
+    fill,
+    laid_out_as,
+    raised,
+    spaces_of,
+)
+from capfuzz.differential.runner import Runner
 from capfuzz.differential.verdict import EQUIVALENT, Blame, Cause, Mismatch, Outcome, Verdict
 
-Feed = Mapping[str, Argument | int | float | bool | str | None]
-Implementation = Callable[..., Any] | TwoPart
 Reference = Callable[..., Any]
-_SEED = 11
-# What an implementation may raise: `sys.exit()` in it is its fault, Ctrl-C is not.
-RAISED = (Exception, SystemExit)
-
-
-@dataclass
-class _Run:
-    """The state of one check; `traces` is None unless the check is repeated to find the guilty op."""
-
-    device: Device
-    implementation: Implementation
-    feeds: Sequence[Feed]
-    traces: Traces | None = None
-    eager: list[Observed] = field(default_factory=list)
-    replays: list[Replayed] = field(default_factory=list)
-
-    def tracer(self) -> Tracer | None:
-        return None if self.traces is None else Tracer(values=True, within=self.code)
-
-    def buffers(self, feed: Feed) -> dict[str, Buffer]:
-        return {name: self.device.buffer(value) for name, value in feed.items() if isinstance(value, Argument)}
-
-    def arguments(self, feed: Feed, buffers: Mapping[str, Buffer]) -> dict[str, Any]:
-        return {name: buffers[name].tensor if name in buffers else value for name, value in feed.items()}
-
-    def eager_body(self, feed: Feed, buffers: Mapping[str, Buffer]) -> Callable[[], Any]:
-        """One eager call: of an implementation in two parts, both."""
-        arguments = self.arguments(feed, buffers)
-        two = self.implementation
-        if not isinstance(two, TwoPart):
-            return partial(two, **arguments)
-        return lambda: two.body(two.prepare(Mode.EAGER, **arguments), **arguments)
-
-    def captured_body(self, feed: Feed, buffers: Mapping[str, Buffer]) -> Callable[[], Any]:
-        """What is captured; the host's part for it has run."""
-        arguments = self.arguments(feed, buffers)
-        two = self.implementation
-        if not isinstance(two, TwoPart):
-            return partial(two, **arguments)
-        prepared = self.device.eager(partial(two.prepare, Mode.CAPTURE, **arguments), _SEED)
-        return partial(two.body, prepared, **arguments)
-
-    def prepare_replay(self, feed: Feed, buffers: Mapping[str, Buffer], seed: int) -> None:
-        if isinstance(self.implementation, TwoPart):
-            self.device.eager(partial(self.implementation.prepare, Mode.REPLAY, **self.arguments(feed, buffers)), seed)
-
-    @property
-    def has_state(self) -> bool:
-        return any(isinstance(value, Argument) and value.is_state for value in self.feeds[0].values())
-
-    @property
-    def code(self) -> CodeType | None:
-        return code_of(self.implementation.body if isinstance(self.implementation, TwoPart) else self.implementation)
-
-
-class _Fault(Exception):
-    def __init__(self, outcome: Outcome) -> None:
-        self.outcome = outcome
 
 
 def check(
@@ -96,15 +52,16 @@ def check(
     feeds: Sequence[Feed],
     reference: Reference | None = None,
     laws: Mapping[str, Law] | None = None,
+    drive: Drive = SIMPLY,
 ) -> Outcome:
     """Runs the whole check on one case.
 
     `feeds[0]` is what is captured, each later feed is one step of changed inputs: same names, same shapes, dtypes, layouts and
     scalars. `implementation` is called with the feed's names as keywords: tensors for arrays, scalars as they are. `reference`
     is called with NumPy arrays instead and returns the same structure. The outcome of a divergence carries no blame yet:
-    `explain` adds it. `laws` are checked last, on the last step's eager answer.
+    `explain` adds it. `laws` are checked last, on the last step's eager answer. `drive` says how it is driven.
     """
-    return _checked(_Run(device, implementation, feeds), reference, laws or {})
+    return _checked(Run(device, implementation, feeds, drive), reference, laws or {})
 
 
 def explain(
@@ -114,6 +71,7 @@ def explain(
     reference: Reference | None,
     outcome: Outcome,
     laws: Mapping[str, Law] | None = None,
+    drive: Drive = SIMPLY,
 ) -> Outcome:
     """Runs the case again with every op's values traced, and blames the op where the runs part.
 
@@ -121,7 +79,9 @@ def explain(
     """
     if outcome.blame.location is not None or not outcome.is_fault:
         return outcome
-    run = _Run(device, implementation, feeds, traces=Traces())
+    run = Run(device, implementation, feeds, drive, traces=Traces())
+    if isinstance(implementation, Runner):  # what happens inside its graphs is not traced
+        return replace(outcome, blame=_definition(run))
     traced = _checked(run, reference, laws or {})
     if (traced.verdict, traced.cause) != (outcome.verdict, outcome.cause) or run.traces is None:
         return outcome
@@ -129,176 +89,232 @@ def explain(
         blame = guilty_op(run.traces, unwritten=outcome.cause == Cause.UNWRITTEN_OUTPUT)
     else:
         blame = last_writer(run.traces)
-        code = run.code
-        if blame.location is None and code is not None:
-            blame = Blame(Location(code, code.co_firstlineno), None)
+        if blame.location is None:
+            blame = _definition(run)
     return Outcome(outcome.verdict, outcome.cause, outcome.message, blame, outcome.mismatch)
 
 
-def _checked(run: _Run, reference: Reference | None, laws: Mapping[str, Law]) -> Outcome:
-    try:
-        _eager(run)
-        static = run.buffers(run.feeds[0])
-        _warm_up(run, static)
-        graph = _capture(run, static)
+def _definition(run: Run) -> Blame:
+    """Where the implementation begins."""
+    code = run.code
+    return Blame(None if code is None else Location(code, code.co_firstlineno), None)
+
+
+def _checked(run: Run, reference: Reference | None, laws: Mapping[str, Law]) -> Outcome:
+    while True:
         try:
-            _replay(run, static, graph)
-        finally:
-            graph.close()
+            return _outcome(run, reference, laws)
+        except LookAgainError:
+            run.eager.clear()
+            run.replays.clear()
+
+
+def _outcome(run: Run, reference: Reference | None, laws: Mapping[str, Law]) -> Outcome:
+    try:
+        if isinstance(run.implementation, Runner):
+            _eager(run)
+            drive_runner(run)
+        else:
+            _through_graphs(run, reference)
         if reference is not None:
-            _compare_with_reference(run, reference)
+            for step, seen in enumerate(run.eager):
+                _compare_with_reference(run, reference, step, seen)
         _check_laws(run, laws)
-    except _Fault as fault:
+    except Fault as fault:
         return fault.outcome
     return EQUIVALENT
 
 
-def _eager(run: _Run) -> None:
+def _through_graphs(run: Run, reference: Reference | None) -> None:
+    static = run.buffers(run.feeds[0])
+    graphs: list[Graph | SecondGraph] = []
+    try:
+        if run.schedule.is_cold:
+            graph, left = _capture_cold(run, static)
+            graphs.append(graph)
+            _eager(run)
+            _warm_up(run, run.buffers(run.feeds[0]), reference)
+        else:
+            _eager(run)
+            _warm_up(run, static, reference)
+            beside = SecondGraph.first_of(run)
+            if beside is not None:
+                graphs.append(beside)
+            graph, left = _capture(run, static)
+            graphs.append(graph)
+        _compare_host_buffers(run, left)
+        beside = SecondGraph.of(run, graphs)
+        happen_between(run)
+        _replay(run, static, graph, beside)
+    finally:
+        for each in graphs:
+            each.close()
+
+
+def _eager(run: Run) -> None:
+    is_relaid = run.schedule.eager_layout == "contiguous"
     for step, feed in enumerate(run.feeds):
-        buffers = run.buffers(feed)
+        given = contiguous(feed) if is_relaid else feed
+        buffers = run.buffers(given)
         tracer = run.tracer()
         try:
-            result = run.device.eager(run.eager_body(feed, buffers), _SEED + step, tracer)
+            result = run.device.eager(run.eager_body(given, buffers), SEED + step, tracer)
         except RAISED as error:
-            raise _Fault(_raised(run, Verdict.EAGER_ERROR, type(error).__name__, error)) from error
+            raise Fault(raised(run, Verdict.EAGER_ERROR, type(error).__name__, error)) from error
         seen = observe(run.device, result, buffers)
         if run.traces is not None and tracer is not None:
             run.traces.add_eager(step, tracer, result)
-        run.eager.append(seen)
+        run.eager.append(laid_out_as(feed, seen) if is_relaid else seen)
         for name, buffer in buffers.items():
             if not buffer.guard_intact(seen.buffers[name]):
-                before = run.device.buffer(_argument(feed, name)).snapshot()
+                before = run.device.buffer(argument(given, name)).snapshot()
                 mismatch = Mismatch("eager", f"buffer {name}", "before", "after", before, seen.buffers[name])
-                raise _Fault(_divergence(Cause.OUT_OF_BOUNDS, mismatch))
+                raise Fault(divergence(Cause.OUT_OF_BOUNDS, mismatch))
 
 
-def _argument(feed: Feed, name: str) -> Argument:
-    value = feed[name]
-    assert isinstance(value, Argument)
-    return value
+def _warm_up(run: Run, static: Mapping[str, Buffer], reference: Reference | None) -> None:
+    """Eager in the static buffers: what every serving engine does before it captures, some of them more than once."""
+    feed = run.feeds[0]
+    body = run.eager_body(feed, static)
+    first: Observed | None = None
+    for number in range(max(1, run.schedule.warm_ups)):
+        try:
+            result = run.device.warm_up(body, SEED)
+        except RAISED as error:
+            raise Fault(raised(run, Verdict.EAGER_ERROR, type(error).__name__, error)) from error
+        again = observe(run.device, result, static)
+        if first is None:
+            first = again
+            if not same(run.eager[0], again):
+                _disagrees(run, again, reference)
+        elif not run.has_state and not same(first, again):
+            names = ("warm-up 1", f"warm-up {number + 1}")
+            mismatch = first_mismatch(first, again, "warm-up without new inputs", names)
+            assert mismatch is not None
+            raise Fault(divergence(Cause.NOT_IDEMPOTENT, mismatch))
+    fill(feed, static)
 
 
-def _fill(feed: Feed, buffers: Mapping[str, Buffer], keep_state: bool = False) -> None:
-    for name, buffer in buffers.items():
-        if not (keep_state and _argument(feed, name).is_state):
-            buffer.write(_argument(feed, name).array)
+def _disagrees(run: Run, again: Observed, reference: Reference | None) -> None:
+    """Eager that disagrees with itself on one set of inputs; on the inputs in another layout, it is blind to that."""
+    if run.schedule.eager_layout == "contiguous":
+        if reference is not None:
+            _compare_with_reference(run, reference, 0, run.eager[0])
+            _compare_with_reference(run, reference, 0, again)
+        mismatch = first_mismatch(run.eager[0], again, "eager", ("contiguous", "views"))
+        assert mismatch is not None
+        raise Fault(divergence(Cause.VALUES, mismatch))
+    mismatch = first_mismatch(run.eager[0], again, "eager, the same inputs twice", ("first", "second"))
+    raise Fault(Outcome(Verdict.NONDETERMINISTIC, None, "eager disagrees with itself on the same inputs", mismatch=mismatch))
 
 
-def _warm_up(run: _Run, static: Mapping[str, Buffer]) -> None:
-    """Eager once more, in the static buffers: what every serving engine does before it captures."""
+def _capture(run: Run, static: Mapping[str, Buffer]) -> tuple[Graph, dict[str, np.ndarray]]:
+    """The graph, and what capturing left in host buffers."""
     feed = run.feeds[0]
     try:
-        result = run.device.eager(run.eager_body(feed, static), _SEED, None)
+        graph = run.device.capture(run.captured_body(feed, static), SEED, run.tracer())
     except RAISED as error:
-        raise _Fault(_raised(run, Verdict.EAGER_ERROR, type(error).__name__, error)) from error
-    again = observe(run.device, result, static)
-    if not same(run.eager[0], again):
-        mismatch = first_mismatch(run.eager[0], again, "eager, the same inputs twice", ("first", "second"))
-        raise _Fault(
-            Outcome(Verdict.NONDETERMINISTIC, None, "eager disagrees with itself on the same inputs", mismatch=mismatch)
-        )
-    _fill(feed, static)
+        raise Fault(raised(run, Verdict.CAPTURE_ERROR, rule_of(error).value, root_cause(error))) from error
+    spaces = spaces_of(feed)
+    return graph, {name: buffer.snapshot() for name, buffer in static.items() if spaces[name] is not Space.DEVICE}
 
 
-def _capture(run: _Run, static: Mapping[str, Buffer]) -> Graph:
-    feed = run.feeds[0]
+def _capture_cold(run: Run, static: Mapping[str, Buffer]) -> tuple[Graph, dict[str, np.ndarray]]:
     try:
-        graph = run.device.capture(run.captured_body(feed, static), _SEED, run.tracer())
-    except RAISED as error:
-        raise _Fault(_raised(run, Verdict.CAPTURE_ERROR, rule_of(error).value, root_cause(error))) from error
-    spaces = _spaces(feed)
-    for name, buffer in static.items():
-        if spaces[name] is Space.DEVICE:
-            continue
-        left = buffer.snapshot()
+        return _capture(run, static)
+    except Fault:
+        _eager(run)  # what eager raises as well is eager's
+        raise
+
+
+def _compare_host_buffers(run: Run, left: Mapping[str, np.ndarray]) -> None:
+    """What capture did to host buffers must be what eager did to them."""
+    for name, after in left.items():
         expected = run.eager[0].buffers[name]
-        if not bool(np.array_equal(left, expected)):
-            mismatch = Mismatch("capture", f"buffer {name}", "eager", "capture", expected, left)
-            graph.close()
-            raise _Fault(_divergence(Cause.HOST_STATE, mismatch))
-    return graph
+        if not bool(np.array_equal(after, expected)):
+            mismatch = Mismatch("capture", f"buffer {name}", "eager", "capture", expected, after)
+            raise Fault(divergence(Cause.HOST_STATE, mismatch))
 
 
-def _spaces(feed: Feed) -> dict[str, Space]:
-    return {name: value.space for name, value in feed.items() if isinstance(value, Argument)}
-
-
-def _replay(run: _Run, static: Mapping[str, Buffer], graph: Graph) -> None:
-    steps = len(run.feeds)
-    order = [*range(steps), steps - 1, 0] if steps > 1 else [0, 0]
+def _replay(run: Run, static: Mapping[str, Buffer], graph: Graph, beside: SecondGraph | None) -> None:
+    order = run.order
     expected = _timeline(run, order)
     differs = False
     for position, step in enumerate(order):
-        _fill(run.feeds[step], static, keep_state=True)
+        if run.schedule.eager_between and position:
+            run.eagerly(run.feeds[(step + 1) % len(run.feeds)])
+        fill(run.feeds[step], static, keep_state=True)
         tracer = run.tracer()
         try:
-            run.prepare_replay(run.feeds[step], static, _SEED + step)
-            graph.replay(_SEED + step, tracer)
+            run.prepare_replay(run.feeds[step], static, SEED + step)
+            graph.replay(SEED + step, tracer)
+            seen = observe(run.device, graph.result, static)
         except DanglingBufferError as error:
             blame = Blame(error.location, error.op)
-            raise _Fault(Outcome(Verdict.DANGLING_BUFFER, None, first_line(error), blame)) from error
+            raise Fault(Outcome(Verdict.DANGLING_BUFFER, None, first_line(error), blame)) from error
         except RAISED as error:
-            raise _Fault(_raised(run, Verdict.REPLAY_ERROR, type(error).__name__, error)) from error
-        seen = observe(run.device, graph.result, static)
+            raise Fault(raised(run, Verdict.REPLAY_ERROR, type(error).__name__, error)) from error
         run.replays.append(Replayed(step, seen))
         agrees = same(expected[position], seen)
         differs = differs or not agrees
         if run.traces is not None and tracer is not None:
             run.traces.add_replay(step, tracer, graph.result, agrees)
+        if beside is not None:
+            beside.replay()
+            again = observe(run.device, graph.result, static)
+            if agrees and not same(seen, again):
+                where = f"replay {position + 1}, held while the other graph ran"
+                mismatch = first_mismatch(seen, again, where, ("before", "after"))
+                assert mismatch is not None
+                raise Fault(divergence(Cause.ALIASED_OUTPUT, mismatch))
     if differs:
-        raise _Fault(_diverged(run, expected))
+        raise Fault(_diverged(run, expected))
+    if beside is not None:
+        beside.compare()
 
 
-def _timeline(run: _Run, order: Sequence[int]) -> list[Observed]:
+def _timeline(run: Run, order: Sequence[int]) -> list[Observed]:
     """What each replay must give: eager on the same inputs; for an op with state, eager as often before on the same state."""
     if not run.has_state:
         return [run.eager[step] for step in order]
     buffers = run.buffers(run.feeds[order[0]])
     expected: list[Observed] = []
     for step in order:
-        _fill(run.feeds[step], buffers, keep_state=bool(expected))
-        result = run.device.eager(run.eager_body(run.feeds[step], buffers), _SEED + step, None)
-        expected.append(observe(run.device, result, buffers))
+        fill(run.feeds[step], buffers, keep_state=bool(expected))
+        expected.append(run.eagerly(run.feeds[step], SEED + step, buffers))
     return expected
 
 
-def _diverged(run: _Run, expected: Sequence[Observed]) -> Outcome:
+def _diverged(run: Run, expected: Sequence[Observed]) -> Outcome:
     for number, (wanted, replay) in enumerate(zip(expected, run.replays, strict=True), 1):
         where = f"replay {number} ({describe_step(replay.step)})"
         captured = run.eager[0] if replay.step else None
         mismatch = first_mismatch(wanted, replay.seen, where, ("eager", "replay"), captured)
         if mismatch is not None:
-            return _divergence(
-                cause_of(expected, run.eager[0], run.replays, _spaces(run.feeds[0]), mismatch, run.has_state), mismatch
+            return divergence(
+                cause_of(expected, run.eager[0], run.replays, spaces_of(run.feeds[0]), mismatch, run.has_state), mismatch
             )
     raise AssertionError("a replay differs, and no observable does")
 
 
-def _divergence(cause: Cause, mismatch: Mismatch) -> Outcome:
-    return Outcome(Verdict.DIVERGENCE, cause.value, f"{mismatch.path} differs at {mismatch.where}", mismatch=mismatch)
+def _compare_with_reference(run: Run, reference: Reference, step: int, seen: Observed) -> None:
+    arrays = {name: value.array.copy() if isinstance(value, Argument) else value for name, value in run.feeds[step].items()}
+    expected = outputs_of(run.device, reference(**arrays))
+    for path, leaf in expected.items():
+        got = seen.outputs.get(path)
+        kind = leaf.dtype.removeprefix("numpy.")
+        same_kind = got is not None and kind == got.dtype.removeprefix("torch.")
+        if got is not None and same_kind and leaf.array.shape == got.array.shape and bool((leaf.array == got.array).all()):
+            continue
+        left: np.ndarray | str = leaf.array
+        actual: np.ndarray | str = "nothing" if got is None else got.array
+        if got is not None and not same_kind:
+            left, actual = kind, got.dtype.removeprefix("torch.")
+        mismatch = Mismatch(f"eager ({describe_step(step)})", path, "reference", "eager", left, actual)
+        raise Fault(Outcome(Verdict.REFERENCE_MISMATCH, None, f"{path} is not what the reference gives", mismatch=mismatch))
 
 
-def _compare_with_reference(run: _Run, reference: Reference) -> None:
-    for step, feed in enumerate(run.feeds):
-        arrays = {name: value.array.copy() if isinstance(value, Argument) else value for name, value in feed.items()}
-        expected = outputs_of(run.device, reference(**arrays))
-        for path, leaf in expected.items():
-            got = run.eager[step].outputs.get(path)
-            kind = leaf.dtype.removeprefix("numpy.")
-            same_kind = got is not None and kind == got.dtype.removeprefix("torch.")
-            if got is not None and same_kind and bool(np.array_equal(leaf.array, got.array)):
-                continue
-            left: np.ndarray | str = leaf.array
-            actual: np.ndarray | str = "nothing" if got is None else got.array
-            if got is not None and not same_kind:
-                left, actual = kind, got.dtype.removeprefix("torch.")
-            mismatch = Mismatch(f"eager ({describe_step(step)})", path, "reference", "eager", left, actual)
-            raise _Fault(
-                Outcome(Verdict.REFERENCE_MISMATCH, None, f"{path} is not what the reference gives", mismatch=mismatch)
-            )
-
-
-def _check_laws(run: _Run, laws: Mapping[str, Law]) -> None:
+def _check_laws(run: Run, laws: Mapping[str, Law]) -> None:
     if not laws:
         return
     feed = run.feeds[-1]
@@ -307,7 +323,7 @@ def _check_laws(run: _Run, laws: Mapping[str, Law]) -> None:
     def answer(changed: Inputs) -> Any:
         """Eager on other inputs; arrays keep the layout and the space of the argument that they stand for."""
         other = {name: _like(feed.get(name), value) for name, value in changed.items()}
-        result = run.device.eager(run.eager_body(other, run.buffers(other)), _SEED, None)
+        result = run.device.eager(run.eager_body(other, run.buffers(other)), SEED, None)
         return to_numpy(result, run.device.read)
 
     outputs = answer(inputs)
@@ -315,16 +331,12 @@ def _check_laws(run: _Run, laws: Mapping[str, Law]) -> None:
         try:
             broken = law(LawCall(inputs, outputs, answer))
         except RAISED as error:
-            raise _Fault(_raised(run, Verdict.INVARIANT, name, error)) from error
+            raise Fault(raised(run, Verdict.INVARIANT, name, error)) from error
         if broken is not None:
-            raise _Fault(Outcome(Verdict.INVARIANT, name, broken))
+            raise Fault(Outcome(Verdict.INVARIANT, name, broken))
 
 
 def _like(argument: object, value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return value
     return replace(argument, array=value) if isinstance(argument, Argument) else Argument(value)
-
-
-def _raised(run: _Run, verdict: Verdict, cause: str, error: BaseException) -> Outcome:
-    return Outcome(verdict, cause, first_line(error), Blame(blamed(error), run.device.failed_op(error)))

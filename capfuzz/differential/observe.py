@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,33 +30,54 @@ class Observed:
     buffers: dict[str, np.ndarray]
 
 
-def outputs_of(device: Device, result: Any, path: str = "output") -> dict[str, Leaf]:
-    """Flattens a result (tensors, scalars, None, and lists, tuples and dicts of them) into leaves by path."""
-    if isinstance(result, torch.Tensor):
-        return {path: Leaf(device.read(result), str(result.dtype), device.on_device(result))}
-    if isinstance(result, Mapping):
-        leaves: dict[str, Leaf] = {}
-        for key, value in result.items():
-            leaves |= outputs_of(device, value, f"{path}[{key!r}]")
-        return leaves
-    if isinstance(result, (list, tuple)):
-        leaves = {}
-        for index, value in enumerate(result):
-            leaves |= outputs_of(device, value, f"{path}[{index}]")
-        return leaves
-    if isinstance(result, np.ndarray):
-        return {path: Leaf(result.copy(), f"numpy.{result.dtype}", False)}
-    return {path: Leaf(np.array(result), f"python.{type(result).__name__}", False)}
-
-
 def observe(device: Device, result: Any, buffers: Mapping[str, Buffer]) -> Observed:
-    return Observed(outputs_of(device, result), {name: buffer.snapshot() for name, buffer in buffers.items()})
+    found = _flat(result)
+    tensors = [value for value in found.values() if isinstance(value, torch.Tensor)]
+    arrays = device.read_all(tensors, list(buffers.values()))
+    return Observed(_leaves(device, found, iter(arrays)), dict(zip(buffers, arrays[len(tensors) :], strict=True)))
+
+
+def outputs_of(device: Device, result: Any) -> dict[str, Leaf]:
+    """Flattens a result (tensors, scalars, None, and lists, tuples and dicts of them) into leaves by path."""
+    found = _flat(result)
+    return _leaves(device, found, iter([device.read(value) for value in found.values() if isinstance(value, torch.Tensor)]))
+
+
+def _leaves(device: Device, found: Mapping[str, Any], arrays: Iterator[np.ndarray]) -> dict[str, Leaf]:
+    return {path: _leaf(device, value, arrays) for path, value in found.items()}
+
+
+def _flat(value: Any, path: str = "output") -> dict[str, Any]:
+    """The tensors, arrays and scalars of a result by path."""
+    if isinstance(value, torch.Tensor):
+        return {path: value}
+    if isinstance(value, Mapping):
+        return {p: leaf for key, item in value.items() for p, leaf in _flat(item, f"{path}[{key!r}]").items()}
+    if isinstance(value, (list, tuple)):
+        return {p: leaf for index, item in enumerate(value) for p, leaf in _flat(item, f"{path}[{index}]").items()}
+    return {path: value}
+
+
+def _leaf(device: Device, value: Any, arrays: Iterator[np.ndarray]) -> Leaf:
+    if isinstance(value, torch.Tensor):
+        return Leaf(next(arrays), str(value.dtype), device.on_device(value))
+    if isinstance(value, np.ndarray):
+        return Leaf(value.copy(), _numpy_name(value.dtype), False)
+    return Leaf(np.array(value), f"python.{type(value).__name__}", False)
+
+
+@cache
+def _numpy_name(dtype: np.dtype) -> str:
+    """NumPy makes the name in Python each time that it is asked for."""
+    return f"numpy.{dtype}"
 
 
 def same_values(a: np.ndarray, b: np.ndarray) -> bool:
     """Exact; NaN equals NaN."""
     if a.shape != b.shape:
         return False
+    if a.dtype == b.dtype and a.tobytes() == b.tobytes():
+        return True
     if a.dtype.kind in "fc":
         return bool(np.array_equal(a, b, equal_nan=True))
     return bool((a == b).all())

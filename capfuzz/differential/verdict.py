@@ -33,6 +33,7 @@ class Cause(str, Enum):
     NOT_IDEMPOTENT = "not_idempotent"
     HOST_STATE = "host_state"
     OUT_OF_BOUNDS = "out_of_bounds"
+    ALIASED_OUTPUT = "aliased_output"
     SHAPE = "shape"
     DTYPE = "dtype"
     STRUCTURE = "structure"

@@ -7,8 +7,8 @@ bold to careful (half the rows before one row), so that large cases fall quickly
 so that at the fixed point no axis can be lowered by one step with the fault still there.
 
 Passes work on explicit values, never on the engine's random choices: what comes out does not depend on how the case was drawn.
-Replays go first (a capture error needs none); choices before rows, while there are rows enough to show the fault in a simpler
-layout; then rows, and what is left of each row.
+The schedule goes first, then replays (a capture error needs neither); choices before rows, while there are rows enough to show
+the fault in a simpler layout; then rows, and what is left of each row.
 """
 
 from __future__ import annotations
@@ -17,12 +17,18 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
+from capfuzz.differential.schedule import COLD, SIMPLEST
 from capfuzz.targets.axes import ChoiceAxis, IntAxis, RowsAxis, StepIntAxis
 from capfuzz.targets.case import Case, InvalidCaseError
 from capfuzz.targets.model import Target
 
 Candidates = Iterator[Case]
 StillFails = Callable[[Case], bool]
+
+
+_BETWEEN = ("nothing", "churn", "larger", "both")
 
 
 @dataclass
@@ -91,6 +97,7 @@ def _valid(target: Target, case: Case) -> bool:
 
 def default_passes() -> list[MinimiserPass]:
     return [
+        MinimiserPass("simplest schedule", lower_schedule),
         MinimiserPass("drop changed inputs", drop_steps),
         MinimiserPass("simplest choices", lower_choices),
         MinimiserPass("drop rows", drop_rows),
@@ -99,6 +106,27 @@ def default_passes() -> list[MinimiserPass]:
         MinimiserPass("zero whole steps", zero_steps),
         MinimiserPass("lower row values", lower_rows),
     ]
+
+
+def lower_schedule(target: Target, case: Case) -> Candidates:
+    """Nothing that the schedule asks for can be left out, and no warm-up."""
+    schedule = case.schedule
+    if schedule == SIMPLEST:
+        return
+    yield case.with_schedule(SIMPLEST)
+    if schedule.second != "none":
+        yield case.with_schedule(msgspec.structs.replace(schedule, second="none", axis=None, second_dies=False))
+        yield case.with_schedule(msgspec.structs.replace(schedule, second="twin", axis=None))
+        yield case.with_schedule(msgspec.structs.replace(schedule, second_dies=False))
+    for between in ("nothing", "churn", "larger")[: _BETWEEN.index(schedule.between)]:
+        yield case.with_schedule(msgspec.structs.replace(schedule, between=between))
+    yield case.with_schedule(msgspec.structs.replace(schedule, eager_between=False))
+    yield case.with_schedule(msgspec.structs.replace(schedule, eager_layout="same"))
+    if schedule.warm_ups == COLD:
+        yield case.with_schedule(msgspec.structs.replace(schedule, warm_ups=1))
+    else:
+        for warm_ups in range(1, schedule.warm_ups):
+            yield case.with_schedule(msgspec.structs.replace(schedule, warm_ups=warm_ups))
 
 
 def drop_steps(target: Target, case: Case) -> Candidates:
@@ -116,24 +144,34 @@ def drop_rows(target: Target, case: Case) -> Candidates:
     axes = [axis.name for axis in target.stepped if isinstance(axis, RowsAxis)]
     if not axes:
         return
+    counts = [axis.name for axis in target.stepped if isinstance(axis, StepIntAxis) and axis.up_to_batch]
     rows = case.steps[0][axes[0]]
     size = len(rows) if isinstance(rows, list) else 0
     chunk = size
     while chunk:
         for begin in range(size - chunk, -1, -chunk):
-            yield case.with_steps([_without(step, axes, begin, begin + chunk) for step in case.steps])
+            yield case.with_steps([_without(step, axes, counts, begin, begin + chunk) for step in case.steps])
         chunk //= 2
     for few in range(1, min(size, 3)):  # a smaller batch may need larger values than the rows that are left have
-        yield case.with_steps([{**step, **dict.fromkeys(axes, [1] * few)} for step in case.steps])
+        yield case.with_steps([_capped({**step, **dict.fromkeys(axes, [1] * few)}, counts, few) for step in case.steps])
 
 
-def _without(step: dict[str, int | list[int]], axes: list[str], begin: int, end: int) -> dict[str, int | list[int]]:
+def _capped(step: dict[str, int | list[int]], counts: list[str], rows: int) -> dict[str, int | list[int]]:
+    """What counts rows counts at most those that there are."""
+    return {name: min(value, rows) if name in counts and isinstance(value, int) else value for name, value in step.items()}
+
+
+def _without(
+    step: dict[str, int | list[int]], axes: list[str], counts: list[str], begin: int, end: int
+) -> dict[str, int | list[int]]:
     kept = dict(step)
+    size = 0
     for name in axes:
         rows = step[name]
         assert isinstance(rows, list)
         kept[name] = rows[:begin] + rows[end:]
-    return kept
+        size = len(rows[:begin]) + len(rows[end:])
+    return _capped(kept, counts, size)
 
 
 def lower_choices(target: Target, case: Case) -> Candidates:

@@ -2,7 +2,7 @@
 
 from capfuzz.targets.case import Case, InvalidCaseError
 from capfuzz.targets.model import Subject, Target, Variant
-from capfuzz.targets.registry import UnknownNameError, get_target, shipped, targets, variant
+from capfuzz.targets.registry import UnknownNameError, get_target, registered_target, shipped, targets, variant
 
 __all__ = [
     "Case",
@@ -12,6 +12,7 @@ __all__ = [
     "UnknownNameError",
     "Variant",
     "get_target",
+    "registered_target",
     "shipped",
     "targets",
     "variant",

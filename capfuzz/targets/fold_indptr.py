@@ -42,11 +42,15 @@ def fold_indptr(indptr: torch.Tensor, fold_factor: int) -> torch.Tensor:
 
 
 def reference(indptr: np.ndarray, fold_factor: int) -> np.ndarray:
-    """The closed form: sub-request j of request i ends at `fold * (p[i] - p[0]) + (j + 1) * length[i]`."""
-    wide = indptr.astype(np.int64)
-    begins, lengths = wide[:-1] - wide[0], np.diff(wide)
-    ends = fold_factor * begins[:, None] + lengths[:, None] * np.arange(1, fold_factor + 1)
-    return np.concatenate([[0], ends.ravel()]).astype(indptr.dtype)
+    """The closed form: sub-request j of request i begins at `fold * (p[i] - p[0]) + j * length[i]`."""
+    begins = indptr.astype(np.int64)
+    begins -= begins[0]
+    lengths = begins[1:] - begins[:-1]
+    out = np.empty(lengths.size * fold_factor + 1, indptr.dtype)
+    requests = out[:-1].reshape(lengths.size, fold_factor)
+    requests[...] = fold_factor * begins[:-1, None] + lengths[:, None] * np.arange(fold_factor)
+    out[-1] = fold_factor * begins[-1]
+    return out
 
 
 def build(case: Case) -> Sequence[Feed]:

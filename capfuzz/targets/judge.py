@@ -26,13 +26,15 @@ def judge(
     An error that costs the device was raised wherever the host noticed, so it has no line, unless `only` asks for it.
     `seen` is told of a fault before its line is searched for: that runs the case again, and may take long.
     """
-    feeds = subject.target.feeds(case)
+    target = subject.target
+    feeds = target.feeds(case)
+    drive = target.drive(case)
     exact = only is not None and only.startswith(f"{Verdict.EAGER_ERROR.value}:")
     with device.exact() if exact else nullcontext():
-        outcome = check(device, subject.function, feeds, subject.target.reference, subject.target.laws)
+        outcome = check(device, subject.function, feeds, target.reference, target.laws, drive)
     if not outcome.is_fault or (only is not None and outcome.label != only):
         return outcome
     if outcome.verdict in _MAY_COST_THE_DEVICE and not device.is_healthy():  # nothing more can be run here
         return outcome if exact or outcome.verdict is Verdict.CAPTURE_ERROR else replace(outcome, blame=Blame(None, None))
     seen(outcome)
-    return explain(device, subject.function, feeds, subject.target.reference, outcome, subject.target.laws)
+    return explain(device, subject.function, feeds, target.reference, outcome, target.laws, drive)

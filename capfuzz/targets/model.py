@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from capfuzz.differential import Feed, Implementation, Law, Reference, Verdict
+from capfuzz.differential import SIMPLEST, SIMPLY, Drive, Feed, Implementation, Law, Reference, Verdict
 from capfuzz.targets.axes import FixedAxis, RowsAxis, StepAxis, validate
-from capfuzz.targets.case import Case
+from capfuzz.targets.case import Case, InvalidCaseError
 from capfuzz.targets.generate import cases_of
+from capfuzz.targets.schedules import larger_of, schedules_of, second_of, validate_schedule
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,13 @@ class Target:
     """One metadata or fold op under test.
 
     `fixed` axes have one value a case, `stepped` axes one a step. `feeds` turns a valid case into the arguments of each step;
-    `reference` computes the answer with NumPy, in another way than the op.
+    `reference` computes the answer with NumPy, in another way than the op; None where eager is all there is to compare with.
     """
 
     name: str
     summary: str
     implementation: Implementation
-    reference: Reference
+    reference: Reference | None
     fixed: tuple[FixedAxis, ...]
     stepped: tuple[StepAxis, ...]
     build: Callable[[Case], Sequence[Feed]]
@@ -56,12 +58,30 @@ class Target:
 
     def strategy(self) -> SearchStrategy[Case]:
         """Hypothesis' strategy for cases: the single source of them, for every engine."""
-        return self.draw() if self.draw is not None else cases_of(self.fixed, self.stepped)
+        cases = self.draw() if self.draw is not None else cases_of(self.fixed, self.stepped)
+        return st.tuples(cases, schedules_of(self.fixed)).map(lambda drawn: drawn[0].with_schedule(drawn[1]))
 
     def feeds(self, case: Case) -> Sequence[Feed]:
         """The arguments of every step. Raises `InvalidCaseError` for a case that this target does not accept."""
         validate(case, self.fixed, self.stepped)
+        validate_schedule(case.schedule, self.fixed)
         return self.build(case)
+
+    def drive(self, case: Case) -> Drive:
+        """The case's schedule, with the inputs that it needs beside the case's own."""
+        schedule = case.schedule
+        if schedule == SIMPLEST:
+            return SIMPLY
+        second = None if schedule.second == "none" else self._first_legal(second_of(case, self.fixed, self.stepped))
+        return Drive(schedule, second, self._first_legal([larger_of(case, self.stepped)]) if schedule.grows else None)
+
+    def _first_legal(self, cases: Sequence[Case]) -> Feed | None:
+        for case in cases:
+            try:
+                return self.feeds(case)[0]
+            except InvalidCaseError:
+                continue
+        return None
 
     def batch(self, case: Case) -> int:
         for axis in self.stepped:
@@ -71,15 +91,15 @@ class Target:
         return 0
 
     def variant(
-        self, verdict: Verdict, cause: str | None = None, source: str = ""
+        self, verdict: Verdict, cause: str | None = None, source: str = "", name: str | None = None
     ) -> Callable[[Implementation], Implementation]:
-        """Registers a faulty variant under its function's name."""
+        """Registers a faulty variant under its function's name, or another."""
 
         def register(function: Implementation) -> Implementation:
-            name: str = getattr(function, "__name__", "variant")
-            if name in self.variants:
-                raise ValueError(f"target {self.name} has two variants named {name}")
-            self.variants[name] = Variant(name, function, verdict, cause, source)
+            own: str = name or getattr(function, "__name__", "variant")
+            if own in self.variants:
+                raise ValueError(f"target {self.name} has two variants named {own}")
+            self.variants[own] = Variant(own, function, verdict, cause, source)
             return function
 
         return register

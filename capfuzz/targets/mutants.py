@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from capfuzz.differential import Implementation, TwoPart
+from capfuzz.differential import Implementation, Runner, TwoPart, callables_of
 from capfuzz.targets.model import Target
 
 Change = Callable[[ast.AST], ast.AST | None]
@@ -98,10 +98,9 @@ _CHANGES: dict[str, Change] = {
 def mutants(target: Target) -> Iterator[Mutant]:
     """Every mutant of a target's shipped implementation, and of the functions of its module that it calls."""
     shipped = target.implementation
-    parts = {"prepare": shipped.prepare, "body": shipped.body} if isinstance(shipped, TwoPart) else {"": shipped}
-    for function in _reachable(list(parts.values())):
+    for function in _reachable(callables_of(shipped)):
         yield from _changed(target, function)
-    if not isinstance(shipped, TwoPart):
+    if not isinstance(shipped, (TwoPart, Runner)):
         yield from _whole(target, shipped)
 
 
@@ -179,6 +178,8 @@ def _rebuilt(target: Target, function: types.FunctionType, tree: ast.Module) -> 
     shipped = target.implementation
     if isinstance(shipped, TwoPart):
         return TwoPart(names[shipped.prepare.__name__], names[shipped.body.__name__])
+    if isinstance(shipped, Runner):
+        return Runner(names[shipped.eager.__name__], names[shipped.make.__name__], shipped.may_hold)
     rebuilt: Callable[..., Any] = names[shipped.__name__]
     return rebuilt
 

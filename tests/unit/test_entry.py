@@ -18,7 +18,7 @@ from capfuzz import corpus as corpora
 from capfuzz.corpus.entry import MAX_BYTES, Found
 from capfuzz.corpus.store import encode
 from capfuzz.devices import Device, Rule
-from capfuzz.differential import Cause, Verdict
+from capfuzz.differential import Cause, Schedule, Verdict
 from capfuzz.findings import SourceLine
 from capfuzz.targets import Case
 from capfuzz.workers import InProcess
@@ -80,9 +80,21 @@ VERSION_1 = """\
 """
 
 
+SCHEDULE: Json = {
+    "warm_ups": 2,
+    "second": "value",
+    "axis": "fold_factor",
+    "second_dies": True,
+    "between": "both",
+    "eager_between": True,
+    "eager_layout": "contiguous",
+}
+
+
 def document() -> Json:
+    """Version 2: as version 1, and the case has a schedule."""
     loaded: Json = json.loads(VERSION_1)
-    return loaded
+    return {**loaded, "schema": 2, "case": {**loaded["case"], "schedule": dict(SCHEDULE)}}
 
 
 def replaced(path: Path_, value: Any) -> Json:
@@ -211,8 +223,9 @@ def test_fields_that_may_be_left_out(tmp_path: Path, path: Path_) -> None:
 
 # -- wrong types, missing and unknown fields ---------------------------------------------------------------------------
 
-NULLABLE = {("cause",), ("blame",), ("blame", "op"), ("found", "seed"), ("issue",)}
-OPTIONAL = {("blame", "op"), ("found", "seed"), ("issue",)}
+NULLABLE = {("cause",), ("blame",), ("blame", "op"), ("found", "seed"), ("issue",), ("case", "schedule", "axis")}
+OPTIONAL = {("blame", "op"), ("found", "seed"), ("issue",), ("case", "schedule")}
+OPTIONAL |= {("case", "schedule", name) for name in SCHEDULE}
 WRONG: tuple[Any, ...] = (None, True, 1, 1.5, "x", "1", [1.5], ["x"], {"x": 1.5})
 
 
@@ -299,7 +312,9 @@ def test_missing_field_is_named(refused: Callable[[Any], str], path: Path_) -> N
         assert "case" in why.split(": ")[0], "where it is missing"
 
 
-@pytest.mark.parametrize("path", [(), ("blame",), ("case",), ("case", "values"), ("case", "steps", 1), ("found",)])
+@pytest.mark.parametrize(
+    "path", [(), ("blame",), ("case",), ("case", "values"), ("case", "steps", 1), ("case", "schedule"), ("found",)]
+)
 def test_unknown_field_is_named(refused: Callable[[Any], str], path: Path_) -> None:
     why = refused(replaced((*path, "surprise"), 1))
     assert why.startswith("field $") and "surprise" in why
@@ -308,7 +323,7 @@ def test_unknown_field_is_named(refused: Callable[[Any], str], path: Path_) -> N
 
 
 def test_the_places_are_all_of_the_schema() -> None:
-    """A field that is added to the schema has to come into VERSION_1's successor and so into these tests."""
+    """A field that is added to the schema has to come into `document` and so into these tests."""
     named = {path[0] for path in places()}
     assert named == {field.name for field in msgspec.structs.fields(corpora.Entry)}
     for name, struct in (("blame", SourceLine), ("found", Found), ("case", Case)):
@@ -419,7 +434,7 @@ def test_no_cause_where_the_verdict_has_one(refused: Callable[[Any], str], verdi
 # -- the schema's version ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [0, -1, 2, 99, 10**30])
+@pytest.mark.parametrize("version", [0, -1, 3, 99, 10**30])
 def test_version_that_is_not_known(refused: Callable[[Any], str], version: int) -> None:
     """Before anything else: a later schema has other fields, and those are not what is wrong."""
     whole = {**document(), "schema": version, "field_of_tomorrow": {}, "case": "of another kind"}
@@ -430,7 +445,7 @@ def test_version_that_is_not_known(refused: Callable[[Any], str], version: int) 
 
 def test_version_of_the_future_is_said_to_be_one(refused: Callable[[Any], str]) -> None:
     why = refused({"schema": corpora.SCHEMA_VERSION + 1})
-    assert why == f"field $.schema: version {corpora.SCHEMA_VERSION + 1} is not known; this capfuzz reads 1 to 1"
+    assert why == f"field $.schema: version {corpora.SCHEMA_VERSION + 1} is not known; this capfuzz reads 1 to 2"
 
 
 @pytest.mark.parametrize("version", ["1", 1.0, True, None, [1]])
@@ -539,3 +554,20 @@ def test_document_is_fresh_each_time() -> None:
     before = copy.deepcopy(document())
     replaced(("case", "values", "fold_factor"), 5)
     assert document() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("warm_ups", 4), ("warm_ups", -1), ("second", "x"), ("between", "x"), ("axis", "x"), ("eager_layout", "")],
+)
+def test_a_schedule_that_is_none_is_refused(refused: Callable[[Any], str], name: str, wrong: Any) -> None:
+    assert f"case.schedule.{name}" in refused(replaced(("case", "schedule", name), wrong))
+
+
+def test_a_case_with_a_schedule_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "entry.json"
+    path.write_text(json.dumps(document()))
+    entry = corpora.load(path)
+    assert entry.case.schedule == Schedule(2, "value", "fold_factor", True, "both", True, "contiguous")
+    path.write_bytes(encode(entry))
+    assert corpora.load(path) == entry

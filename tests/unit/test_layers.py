@@ -69,10 +69,13 @@ LAYERED = {name: path for name, path in modules().items() if part(name) not in D
 def test_the_diagram_is_the_one_that_was_meant() -> None:
     rules = allowed()
     order = ["campaign", "corpus", "findings", "targets", "differential", "devices"]
-    assert rules["cli"] == rules["pytest_plugin"] == {"cli", "pytest_plugin", "workers", *order}
+    assert rules["pytest_plugin"] == {"cli", "pytest_plugin", "workers", "repro", *order}
+    assert rules["cli"] == {"reports", *rules["pytest_plugin"]}
+    assert rules["reports"] == {"reports", *order}
     assert rules["campaign"] == {"workers", *order}
     for number, name in enumerate(order[1:], 1):
         assert rules[name] == set(order[number:])
+    assert rules["repro"] == {"repro", *order[1:]}
     assert rules["workers"] == {"workers", "targets", "differential", "devices"}
     assert rules["conformance"] == {"conformance", "devices"}
 
@@ -98,10 +101,15 @@ def test_imports_point_down(module: str) -> None:
         ),
         ("capfuzz.corpus.store", "from capfuzz.campaign.events import Found as F\n"),
         ("capfuzz.campaign.campaign", "from capfuzz.cli.text import finding_text\n"),
+        ("capfuzz.campaign.campaign", "from capfuzz.reports import JsonLines\n"),
+        ("capfuzz.reports.junit", "from capfuzz.cli.text import finding_text\n"),
+        ("capfuzz.reports.html", "from capfuzz.workers import WorkerPool\n"),
         ("capfuzz.workers.pool", "from capfuzz.campaign import Campaign\n"),
         ("capfuzz.workers.pool", "from capfuzz.findings import signature\n"),
         ("capfuzz.workers.worker", "from capfuzz.corpus import replay\n"),
         ("capfuzz.corpus.replay", "from capfuzz.workers import WorkerPool\n"),
+        ("capfuzz.corpus.care", "from capfuzz.repro import script\n"),
+        ("capfuzz.repro.script", "from capfuzz.workers import WorkerPool\n"),
         ("capfuzz.targets.judge", "from capfuzz.workers import JudgeFailed\n"),
         ("capfuzz.campaign.campaign", "import capfuzz.pytest_plugin as plugin\n"),
         ("capfuzz.conformance.protocol", "from capfuzz.differential import check\n"),

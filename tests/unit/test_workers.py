@@ -354,7 +354,8 @@ def test_workers_say_what_a_judge_in_this_process_says(
 ) -> None:
     found = get_target(target)
     subject = shipped(found) if name is None else variant(found, name)
-    chosen = drawn(found.strategy(), cases, 7)
+    # A worker that starts cold says what a process that has run the implementation cannot.
+    chosen = [each for each in drawn(found.strategy(), cases, 7) if not each.schedule.is_cold]
     here = all_of(InProcess(device, subject), chosen)
     there = all_of(opened(subject, count=workers), chosen)
     assert [each for each, _ in there] == chosen

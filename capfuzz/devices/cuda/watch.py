@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from capfuzz.devices import poison
@@ -47,35 +46,6 @@ class Kept:
     copies: list[torch.Tensor]
 
 
-_EMPTY = frozenset(
-    [
-        torch.empty,
-        torch.empty_like,
-        torch.empty_strided,
-        torch.empty_permuted,
-        torch.Tensor.new_empty,
-        torch.Tensor.new_empty_strided,
-    ]
-)
-
-
-class PoisonMode(TorchFunctionMode):
-    """Poisons what the implementation's own calls of `torch.empty` return, for a tenth of what seeing every op costs.
-
-    Memory that PyTorch takes inside its ops it also writes.
-    """
-
-    def __init__(self, side: int) -> None:
-        super().__init__()
-        self.side = side
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **kwargs) if kwargs else func(*args)
-        if func in _EMPTY and result.is_cuda and not poison.torch_fills_memory():
-            poison.fill(result, self.side)
-        return result
-
-
 class Watch(TorchDispatchMode):
     """Poisons fresh memory; in a capture, notes outside memory; with a tracer, traces (eager) or keeps copies (capture).
 
@@ -90,7 +60,13 @@ class Watch(TorchDispatchMode):
         self.failed_op: str | None = None
         self.outside: dict[int, OutsideBuffer] = {}
         self.kept: list[Kept] = []
+        self.empties = 0
+        """How often memory was handed out unwritten."""
         self._made: set[int] = set()
+
+    def share(self, outside: dict[int, OutsideBuffer], made: set[int]) -> None:
+        """Goes on with what is known so far, by storage: the outside memory, and what the capture itself made."""
+        self.outside, self._made = outside, made
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -113,6 +89,7 @@ class Watch(TorchDispatchMode):
             if kwargs:
                 self._note_used(facts, kwargs.values())
         if facts.is_empty and isinstance(result, torch.Tensor) and result.is_cuda and not poison.torch_fills_memory():
+            self.empties += 1
             poison.fill(result, self.side)
         if self.tracer is not None:
             self._trace(self.tracer, func, facts, args, kwargs, result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from capfuzz.devices import poison
-from capfuzz.devices.base import Body
+from capfuzz.devices.base import Body, Buffer
 from capfuzz.devices.layout import Argument, HostMemory, Space
 from capfuzz.devices.sim.cuda_api import API
 from capfuzz.devices.sim.dispatch import SimDispatchMode
@@ -114,6 +115,9 @@ class SimDevice:
             runtime.tracer = None
             runtime.stream = runtime.default_stream
 
+    def warm_up(self, body: Body, seed: int) -> Any:
+        return self.eager(body, seed)
+
     def capture(self, body: Body, seed: int, tracer: Tracer | None = None) -> SimCapturedGraph:
         self._seed(seed)
         runtime = self.runtime
@@ -142,11 +146,17 @@ class SimDevice:
     def read(self, tensor: torch.Tensor) -> np.ndarray:
         return host_values(tensor)
 
+    def read_all(self, tensors: Sequence[torch.Tensor], buffers: Sequence[Buffer]) -> list[np.ndarray]:
+        return [*map(host_values, tensors), *(buffer.snapshot() for buffer in buffers)]
+
     def on_device(self, tensor: torch.Tensor) -> bool:
         return is_sim(tensor)
 
     def exact(self) -> AbstractContextManager[None]:
         return nullcontext()  # nothing is asynchronous
+
+    def churn(self) -> None:
+        """A graph that uses freed memory is refused here, whoever has it since."""
 
     def is_healthy(self) -> bool:
         return True
