@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from capfuzz.campaign.hypothesis_engine import nothing_written, property_of
+from capfuzz.differential import Schedule
 from capfuzz.targets import Case, Subject, Target, Variant, variant
 from capfuzz.targets.mutants import Mutant, mutants
 from capfuzz.workers import Judge
@@ -89,8 +90,15 @@ def audit(target: Target, seeds: int, most: int, judge_of: Callable[[Subject], J
         yield audited
 
 
-def search(target: Target, label: str | None, judge: Judge, seed: int, most: int) -> Search:
-    """Draws cases until one is judged as `label`, or as any fault where that is None."""
+def search(
+    target: Target,
+    label: str | None,
+    judge: Judge,
+    seed: int,
+    most: int,
+    schedules: Callable[[Schedule], Schedule] | None = None,
+) -> Search:
+    """Draws cases until one is judged as `label`, or as any fault where that is None; `schedules` changes how each is driven."""
     begun = time.monotonic()
     cases = 0
     instead: str | None = None
@@ -98,6 +106,7 @@ def search(target: Target, label: str | None, judge: Judge, seed: int, most: int
     def body(case: Case) -> None:
         nonlocal cases, instead
         cases += 1
+        case = case if schedules is None else case.with_schedule(schedules(case.schedule))
         outcome = judge.judge(case, only="")  # the line is not asked for
         if outcome.label == label or (label is None and outcome.is_fault):
             raise _Found

@@ -96,7 +96,7 @@ class Target:
         """Registers a faulty variant under its function's name, or another."""
 
         def register(function: Implementation) -> Implementation:
-            own: str = name or getattr(function, "__name__", "variant")
+            own = name or str(getattr(function, "__name__", "variant"))
             if own in self.variants:
                 raise ValueError(f"target {self.name} has two variants named {own}")
             self.variants[own] = Variant(own, function, verdict, cause, source)

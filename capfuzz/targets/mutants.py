@@ -16,9 +16,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from capfuzz.differential import Implementation, Runner, TwoPart, callables_of
 from capfuzz.targets.model import Target
 
+FROZEN = "frozen_inputs"
 Change = Callable[[ast.AST], ast.AST | None]
 """The changed node, or None where there is nothing for this kind of change."""
 
@@ -102,6 +105,7 @@ def mutants(target: Target) -> Iterator[Mutant]:
         yield from _changed(target, function)
     if not isinstance(shipped, (TwoPart, Runner)):
         yield from _whole(target, shipped)
+    yield Mutant(FROZEN, frozen(shipped), "the graph reads copies of its first inputs")
 
 
 def mutant(target: Target, name: str) -> Mutant:
@@ -147,6 +151,76 @@ def _whole(target: Target, shipped: Callable[..., Any]) -> Iterator[Mutant]:
         return shipped(**arguments)
 
     yield Mutant("item_read", reads, "the host reads a device value")
+
+
+def frozen(shipped: Implementation) -> Implementation:
+    """An implementation whose graph does not depend on its static inputs, but for those that the op writes.
+
+    Where no case tells it from the shipped one, no replay of the target can fail.
+    """
+    if isinstance(shipped, Runner):
+        made = shipped.make
+
+        def make() -> Callable[..., Any]:
+            runner = made()
+            first: dict[str, Any] = {}
+
+            def call(**arguments: Any) -> Any:
+                for name, value in arguments.items():
+                    if name not in first or getattr(first[name], "shape", None) != getattr(value, "shape", None):
+                        first[name] = _copied(value)
+                return runner(**first)
+
+            return call
+
+        return Runner(shipped.eager, make, shipped.may_hold)
+    if isinstance(shipped, TwoPart):
+        return TwoPart(shipped.prepare, _frozen_body(shipped.body))
+    return _frozen_body(shipped)
+
+
+_MOST_KEPT = 8
+
+
+def _frozen_body(body: Callable[..., Any]) -> Callable[..., Any]:
+    kept: dict[tuple[int, ...], tuple[Any, dict[str, Any]]] = {}
+
+    @functools.wraps(body)
+    def froze(*prepared: Any, **arguments: Any) -> Any:
+        given = {**{f"prepared {place}": value for place, value in enumerate(prepared)}, **arguments}
+        key = tuple(map(id, arguments.values()))
+        if not torch.cuda.is_current_stream_capturing():
+            before = {name: _copied(value) for name, value in given.items()}
+            result = body(*prepared, **arguments)
+            if len(kept) >= _MOST_KEPT:
+                del kept[next(iter(kept))]
+            # The arguments are held, for no others to have their identity.
+            kept[key] = arguments, {name: copied for name, copied in before.items() if _same(copied, given[name])}
+            return result
+        used = {**given, **(kept[key][1] if key in kept else {})}
+        return body(*(used.pop(f"prepared {place}") for place in range(len(prepared))), **used)
+
+    return froze
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(_copied(item) for item in value)
+    if type(value) is dict:
+        return {name: _copied(item) for name, item in value.items()}
+    return value
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return bool(a.tolist() == b.tolist())
+    if isinstance(a, (list, tuple)) and not hasattr(a, "_fields"):
+        return all(map(_same, a, b))
+    if type(a) is dict:
+        return all(_same(a[name], b[name]) for name in a)
+    return a is b
 
 
 def _reachable(functions: list[Callable[..., Any]]) -> list[types.FunctionType]:

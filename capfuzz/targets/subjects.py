@@ -62,7 +62,7 @@ def _arguments(target: Target) -> list[str]:
     try:
         return list(target.feeds(Case({axis.name: axis.simplest for axis in target.fixed}, [step]))[0])
     except InvalidCaseError:  # a target whose axes are not simple together: its reference gets the same arguments
-        return list(inspect.signature(target.reference).parameters)
+        return [] if target.reference is None else list(inspect.signature(target.reference).parameters)
 
 
 def import_function(spec: str) -> Callable[..., Any]:
