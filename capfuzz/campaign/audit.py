@@ -98,7 +98,7 @@ def search(
     most: int,
     schedules: Callable[[Schedule], Schedule] | None = None,
 ) -> Search:
-    """Draws cases until one is judged as `label`, or as any fault where that is None; `schedules` changes how each is driven."""
+    """Draws cases until one is judged as `label`, or any fault where that is None; `schedules` changes how each is driven."""
     begun = time.monotonic()
     cases = 0
     instead: str | None = None
