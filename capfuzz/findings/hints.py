@@ -21,6 +21,14 @@ _HINTS: dict[str, str] = {
     ),
     "capture_error:nested_capture": "capture one graph at a time; call the inner op directly inside the outer capture",
     "capture_error:allocation": "allocate before the capture, or on a stream that has joined it",
+    "capture_error:host_exception": (
+        "prepare for the capture as for a replay: what it leaves on the host must be what the code after it expects; do lazy "
+        "set-up in a warm-up, before the capture"
+    ),
+    f"divergence:{Cause.ALIASED_OUTPUT.value}": (
+        "give each graph buffers of its own, made before its capture, and hand out a copy (`out.clone()`) of what is still "
+        "needed"
+    ),
     f"divergence:{Cause.STALE_HOST_VALUE.value}": (
         "compute it inside the graph from the static buffer; a host value, list or cache is read once, at capture"
     ),
