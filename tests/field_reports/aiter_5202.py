@@ -27,6 +27,7 @@ def build(case: Case) -> Sequence[Feed]:
     return [{"lens": Argument(np.array(step["lens"], np.int32))} for step in case.steps]
 
 
+CLASS = "H1"
 TARGET = Target(
     name=__name__,
     summary="offsets of sequences from their lengths, in aiter's persistent MLA decode",

@@ -286,6 +286,8 @@ class Capture:
             )
             return result
         if op.is_empty:
+            if self.free_blocks or self.addressed:
+                self._reuse([result])
             self.own(result)
             poison.fill(result, poison.CAPTURE)
             self.add(Node(op.name, "alloc", _nothing, [result], here(runtime.frame)))

@@ -165,8 +165,9 @@ class SimDevice:
         tb = error.__traceback__
         found: str | None = None
         while tb is not None:
-            op = tb.tb_frame.f_locals.get("op")
-            if isinstance(op, Op):
-                found = op.name
+            # To ask a frame for its locals keeps them, the error among them: the graph of a fault would die in a later capture.
+            if "op" in tb.tb_frame.f_code.co_varnames:
+                op = tb.tb_frame.f_locals.get("op")
+                found = op.name if isinstance(op, Op) else found
             tb = tb.tb_next
         return found
