@@ -15,16 +15,17 @@ from capfuzz import corpus as corpora
 from capfuzz.campaign.events import Event, Finished, Found, Handler, Minimising, Progress, Started
 from capfuzz.campaign.interrupts import Interrupts
 from capfuzz.campaign.stats import Drawn
-from capfuzz.differential import Outcome, Verdict
+from capfuzz.differential import Outcome, Runner, Verdict
 from capfuzz.findings import Finding, signature
-from capfuzz.findings.matter import axes_that_matter
-from capfuzz.findings.minimise import minimise
+from capfuzz.findings.heat import Cell, HeatMap, heat_map
+from capfuzz.findings.reduce import HANG_SECONDS, reduced, seconds_of
 from capfuzz.targets import Case, Subject
+from capfuzz.targets.op_trace import OpTrace
 from capfuzz.workers import Judge, JudgeFailed
 
-CONFIRMATIONS = 2
-HANG_SECONDS = 1.0
-MINIMISE_SECONDS = 30.0
+HEAT_SECONDS = 10.0
+TRACE_SECONDS = 5.0
+LEAST_TRACE_SECONDS = 1.0  # also when the budget is spent: a trace takes milliseconds
 PROGRESS_SECONDS = 0.25
 
 
@@ -45,6 +46,14 @@ class Budget:
     max_findings: int | None = None
 
 
+@dataclass(frozen=True)
+class Extras:
+    """What reports want to know of a finding besides its case, and what costs time to find out."""
+
+    heat: bool = False
+    trace: bool = False
+
+
 class Campaign:
     """One run over one implementation on one device."""
 
@@ -60,6 +69,7 @@ class Campaign:
         corpus: Path | None,
         interrupts: Interrupts | None = None,
         drawn: Drawn | None = None,
+        extras: Extras | None = None,
     ) -> None:
         self.subject = subject
         self.judge = judge
@@ -69,6 +79,7 @@ class Campaign:
         self.corpus = corpus
         self._interrupts = interrupts or Interrupts()
         self._drawn = drawn
+        self._extras = extras or Extras()
         self.cases = 0
         self.findings: dict[str, Finding] = {}
         self.exhausted = False
@@ -108,6 +119,7 @@ class Campaign:
                 self.exhausted and not interrupted,
                 interrupted,
                 self._drawn,
+                None if ended_by is None or isinstance(ended_by, KeyboardInterrupt) else _text(ended_by),
             )
         )
 
@@ -195,7 +207,16 @@ class Campaign:
         except BaseException as error:
             self._keep(finding, _cut_short(error))
             raise
-        self._keep(minimal, note)
+        trace: OpTrace | str | None = None
+        try:
+            if self._extras.heat:
+                minimal = replace(minimal, heat=self._heat(minimal))
+            if self._extras.trace:
+                trace = self._trace(minimal)
+        except BaseException as error:
+            self._keep(minimal, note, f"not taken: {_ended_by(error)}")
+            raise
+        self._keep(minimal, note, trace)
         if self.budget.max_findings is not None and len(self.findings) >= self.budget.max_findings:
             raise CampaignOver
 
@@ -203,33 +224,37 @@ class Campaign:
 
     def _minimised(self, found: Finding) -> tuple[Finding, str | None]:
         """The finding with its smallest case and the axes that matter, and a note where time ran out before they were known."""
-        target = self.subject.target
-        # A case that hangs takes all of its time: it gets less of it, until the last run, for the report.
-        seconds = HANG_SECONDS if found.outcome.verdict is Verdict.HANG else None
 
-        def still_fails(candidate: Case) -> bool:
+        def ask(case: Case, label: str, seconds: float | None) -> Outcome:
             self._interrupts.check()
-            again = self.judge.judge(candidate, found.outcome.label, seconds)
-            return again.label == found.outcome.label and signature(target.name, again) == found.signature
+            return self.judge.judge(case, label, seconds)
 
-        def in_time(candidate: Case) -> bool:
-            self._stop_if_spent()
-            return still_fails(candidate)
+        return reduced(self.subject.target, found, ask, self._seconds_for)
 
-        if not all(still_fails(found.case) for _ in range(CONFIRMATIONS)):
-            return replace(found, flaky=True), None
-        best = minimise(target, found.case, still_fails, self._seconds_for(MINIMISE_SECONDS))
-        missed = [] if best.complete else ["not fully minimised"]
-        axes: dict[str, str] = {}
+    def _heat(self, finding: Finding) -> HeatMap | str:
+        if finding.flaky or not finding.axes:
+            return "the fault does not show every time" if finding.flaky else "the axes were not varied"
+        seconds = seconds_of(finding.outcome)
+
+        def shown(candidate: Case) -> Cell:
+            self._interrupts.check()
+            again = self.judge.judge(candidate, finding.outcome.label, seconds)
+            if not again.is_fault:
+                return Cell.HOLDS
+            return Cell.FAILS if signature(finding.target, again) == finding.signature else Cell.OTHER
+
+        target = self.subject.target
+        return heat_map(target, finding.case, finding.axes, shown, self._seconds_for(HEAT_SECONDS))
+
+    def _trace(self, finding: Finding) -> OpTrace | str:
+        self._interrupts.check()
+        if isinstance(self.subject.function, Runner):
+            return "the implementation makes its graphs itself, out of sight"
+        seconds = max(LEAST_TRACE_SECONDS, self._seconds_for(seconds_of(finding.outcome) or TRACE_SECONDS))
         try:
-            axes = axes_that_matter(target, best.case, in_time)
-        except CampaignOver:
-            missed.append("axes not varied")
-        outcome = self.judge.judge(best.case, found.outcome.label)
-        if signature(target.name, outcome) != found.signature:
-            return replace(found, flaky=True), None
-        note = f"{', '.join(missed)}: time ran out" if missed else None
-        return replace(found, case=best.case, outcome=outcome, checks=best.checks, axes=axes), note
+            return self.judge.trace(finding.case, seconds)
+        except JudgeFailed as error:  # it costs the report its trace, and not the run its findings
+            return f"capfuzz failed to take it: {error}"
 
     def _is_known(self, finding: Finding) -> bool:
         """Without its line a fault has another name; one of the same kind as a known one is not to be saved twice."""
@@ -249,7 +274,7 @@ class Campaign:
             self.engine,
         )
 
-    def _keep(self, finding: Finding, note: str | None) -> None:
+    def _keep(self, finding: Finding, note: str | None, trace: OpTrace | str | None = None) -> None:
         """Saves and reports a finding; from here on its fault is known."""
         self.findings[finding.signature] = finding
         path, is_new, problem = None, True, None
@@ -258,7 +283,7 @@ class Campaign:
                 path, is_new = corpora.save(self.corpus, finding.signature, corpora.from_finding(finding))
             except corpora.CorpusError as error:
                 problem = str(error)
-        self._say(Found(finding, path, is_new, problem, note))
+        self._say(Found(finding, path, is_new, problem, note, trace))
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
@@ -268,10 +293,6 @@ class Campaign:
 
     def _is_spent(self) -> bool:
         return self.budget.max_time is not None and self.seconds >= self.budget.max_time
-
-    def _stop_if_spent(self) -> None:
-        if self._is_spent():
-            raise CampaignOver
 
     def _is_known_to_hang(self) -> bool:
         return any(finding.outcome.verdict is Verdict.HANG for finding in self.findings.values())
@@ -289,4 +310,13 @@ class Campaign:
 
 
 def _cut_short(error: BaseException) -> str:
-    return f"not minimised: {'interrupted' if isinstance(error, KeyboardInterrupt) else 'capfuzz was stopped by an error'}"
+    return f"not minimised: {_ended_by(error)}"
+
+
+def _ended_by(error: BaseException) -> str:
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "capfuzz was stopped by an error"
+
+
+def _text(error: BaseException) -> str:
+    cause = f": {type(error.__cause__).__name__}: {error.__cause__}" if isinstance(error, CampaignFailed) else ""
+    return f"{str(error) or type(error).__name__}{cause}"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from capfuzz.campaign.stats import Drawn
 from capfuzz.findings import Finding
+from capfuzz.targets.op_trace import OpTrace
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Minimising:
 class Found:
     """A finding. `path` is its entry, None when nothing is saved; `is_new` is False when the corpus had it already.
 
-    `problem` says why it could not be saved, `note` what it lacks: it was interrupted, or time ran out.
+    `problem` says why it could not be saved, `note` what it lacks: it was interrupted, or time ran out. `trace` is the op trace
+    of its case, or why there is none; None where nobody asked for one.
     """
 
     finding: Finding
@@ -45,10 +47,13 @@ class Found:
     is_new: bool
     problem: str | None = None
     note: str | None = None
+    trace: OpTrace | str | None = None
 
 
 @dataclass(frozen=True)
 class Finished:
+    """The end of a campaign. `interrupted`: before its own, by Ctrl-C or by an error; `failure` is that error."""
+
     cases: int
     seconds: float
     findings: int
@@ -57,6 +62,7 @@ class Finished:
     interrupted: bool = False
     drawn: Drawn | None = None
     """How often each value was drawn, where that was asked for."""
+    failure: str | None = None
 
 
 Event = Started | Progress | Minimising | Found | Finished

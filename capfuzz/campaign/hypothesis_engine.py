@@ -72,4 +72,9 @@ def run(campaign: Campaign) -> None:
         campaign.take_the_rest()
     except CampaignOver:
         return
+    except AssertionError as error:
+        # Hypothesis asserts, on its way out, that it had begun. Ctrl-C that comes earlier than that is what really ended it.
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise
     campaign.exhausted = examples is None or campaign.cases < examples

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import os
 import sys
@@ -12,9 +11,10 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
-from capfuzz.cli import audit, doctor, list_, parity, replay, run, show, sim, smoke, trace
+from capfuzz.cli import audit, corpus, doctor, list_, minimize, parity, replay, repro, run, show, sim, smoke, trace, triage
 from capfuzz.cli.errors import DefectError, HarnessError, OutputClosed, OutputFailed, ProgramFailed, output_error
 from capfuzz.cli.exit_code import ExitCode
+from capfuzz.cli.verbs import VerbGroup
 from capfuzz.version import VERSION
 from capfuzz.workers import WorkerError
 
@@ -34,8 +34,8 @@ def _before_click() -> Iterator[None]:
         raise DefectError(error) from error
 
 
-class Verbs(click.Group):
-    """A group that suggests the nearest verb."""
+class Verbs(VerbGroup):
+    """The verbs of capfuzz."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         with _before_click():
@@ -44,14 +44,6 @@ class Verbs(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         with _before_click():
             return super().invoke(ctx)
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        name = args[0]
-        if name not in self.commands and not name.startswith("-"):
-            close = difflib.get_close_matches(name, self.commands, n=1, cutoff=0.4)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise click.UsageError(f"no verb named {name!r}{hint} (verbs: {', '.join(self.commands)})", ctx)
-        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=Verbs, context_settings=CONTEXT)
@@ -69,6 +61,10 @@ for command in (
     trace.trace,
     list_.list_targets,
     show.show,
+    repro.repro,
+    minimize.minimize,
+    triage.triage,
+    corpus.corpus,
     smoke.smoke,
     sim.sim,
     audit.audit_targets,

@@ -18,12 +18,14 @@ from capfuzz.campaign import (
     CampaignOver,
     engines,
 )
+from capfuzz.campaign.events import Event
 from capfuzz.campaign.interrupts import Interrupts
 from capfuzz.campaign.stats import Drawn
 from capfuzz.cli import options
 from capfuzz.cli.console import ConsoleHandler, console
 from capfuzz.cli.errors import BadInputError, HarnessError, judging_failed, worker_failed
 from capfuzz.cli.exit_code import ExitCode
+from capfuzz.cli.reporting import Reports, report_options, reporting
 from capfuzz.targets import Subject
 from capfuzz.targets import targets as registered
 from capfuzz.workers import WorkerError, WorkerPool
@@ -57,6 +59,7 @@ ATHERIS_SECONDS = 60.0
 @options.corpus_option
 @click.option("--no-save", is_flag=True, help="Report findings, write no entries.")
 @click.option("--stats", is_flag=True, help="Say how often each value of each axis was drawn, and which pairs of values never.")
+@report_options
 def run(
     targets: tuple[str, ...],
     everything: bool,
@@ -74,28 +77,34 @@ def run(
     corpus: Path,
     no_save: bool,
     stats: bool,
+    as_json: bool,
+    junit: Path | None,
+    sarif: Path | None,
+    html: Path | None,
 ) -> int:
     """Fuzz targets: eager against capture and replay.
 
-    Each finding is minimised, printed, and saved as CORPUS/<target>/<signature>.json.
+    Each finding is minimised, printed, and saved as CORPUS/<target>/<signature>.json. A report holds all targets of the
+    command, and is written also when the run is interrupted.
     """
-    where = Where(options.device_name(device), workers, case_timeout)
-    if stats and engine != "hypothesis":
-        raise BadInputError(f"--stats: the cases of {engine} are drawn in a process of its own; use --engine hypothesis")
-    subjects = [
-        options.subject_of(options.target_of(name), variant, impl, where.device) for name in _names(targets, everything)
-    ]
-    budget = _budget(engine, max_examples, max_time, 1 if stop_first else max_findings)
-    if corpus.exists() and not corpus.is_dir():
-        raise BadInputError(f"--corpus {corpus}: is not a directory")
-    found = 0
-    ends = None if max_time is None else time.monotonic() + max_time
-    for done, subject in enumerate(subjects):
-        number = random.randrange(2**32) if seed is None else seed
-        if ends is not None:
-            budget = replace(budget, max_time=max(ends - time.monotonic(), 0.0) / (len(subjects) - done))
-        drawn = Drawn(subject.target) if stats else None
-        found += fuzz(subject, where, engine, number, budget, None if no_save else corpus, drawn)
+    with reporting(as_json, junit=junit, sarif=sarif, html=html) as reports:
+        where = Where(options.device_name(device), workers, case_timeout)
+        if stats and engine != "hypothesis":
+            raise BadInputError(f"--stats: the cases of {engine} are drawn in a process of its own; use --engine hypothesis")
+        subjects = [
+            options.subject_of(options.target_of(name), variant, impl, where.device) for name in _names(targets, everything)
+        ]
+        budget = _budget(engine, max_examples, max_time, 1 if stop_first else max_findings)
+        if corpus.exists() and not corpus.is_dir():
+            raise BadInputError(f"--corpus {corpus}: is not a directory")
+        found = 0
+        ends = None if max_time is None else time.monotonic() + max_time
+        for done, subject in enumerate(subjects):
+            number = random.randrange(2**32) if seed is None else seed
+            if ends is not None:
+                budget = replace(budget, max_time=max(ends - time.monotonic(), 0.0) / (len(subjects) - done))
+            drawn = Drawn(subject.target) if stats else None
+            found += fuzz(subject, where, engine, number, budget, None if no_save else corpus, drawn, reports)
     return ExitCode.FINDINGS if found else ExitCode.OK
 
 
@@ -126,24 +135,39 @@ class Where:
 
 
 def fuzz(
-    subject: Subject, where: Where, engine: str, seed: int, budget: Budget, corpus: Path | None, drawn: Drawn | None = None
+    subject: Subject,
+    where: Where,
+    engine: str,
+    seed: int,
+    budget: Budget,
+    corpus: Path | None,
+    drawn: Drawn | None = None,
+    reports: Reports | None = None,
 ) -> int:
     """Runs one campaign on the terminal and returns its number of findings. Ctrl-C reports what was found and goes on up."""
+    reports = reports or Reports()
     try:
         # Before the handler: its progress line has a thread, and the workers' zygote is forked from a process without.
         with WorkerPool(subject, where.device, where.workers, where.case_seconds) as pool, Interrupts() as interrupts:
-            handler = ConsoleHandler(console())
+            text = None if reports.replace_text else ConsoleHandler(console())
+
+            def emit(event: Event) -> None:
+                reports(event)
+                if text is not None:
+                    text(event)
+
             try:
                 campaign = Campaign(
                     subject,
                     pool,
-                    handler,
+                    emit,
                     engine=engine,
                     seed=seed,
                     budget=budget,
                     corpus=corpus,
                     interrupts=interrupts,
                     drawn=drawn,
+                    extras=reports.extras,
                 )
                 campaign.start()
                 try:
@@ -158,7 +182,8 @@ def fuzz(
                 campaign.finish()
                 return len(campaign.findings)
             finally:
-                handler.close()
+                if text is not None:
+                    text.close()
     except AtherisMissingError as error:
         raise BadInputError(str(error)) from error
     except WorkerError as error:

@@ -83,6 +83,8 @@ def case_text(target: Target, case: Case) -> str:
     values = [f"batch {target.batch(case)}", *(f"{name} {value}" for name, value in case.values.items())]
     changes = len(case.steps) - 1
     lines = [", ".join(values) + ("" if changes else ", no changed inputs")]
+    needs = case.schedule.needs()
+    lines += [f"needs {'; '.join(needs)}"] if needs else []
     for index, feed in enumerate(target.feeds(case)):
         label = "captured" if index == 0 else f"change {index}"
         for name, value in feed.items():

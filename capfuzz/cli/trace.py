@@ -19,13 +19,10 @@ from capfuzz.cli.exit_code import ExitCode
 from capfuzz.cli.text import case_text, field
 from capfuzz.cli.trace_text import failure_text, summary, trace_lines
 from capfuzz.devices import Device, DeviceMissingError, open_device
-from capfuzz.devices.errors import Rule, first_line, root_cause, rule_of
-from capfuzz.devices.layout import Argument
-from capfuzz.devices.trace import blamed
-from capfuzz.devices.tracer import CaptureTrace, trace_capture
-from capfuzz.differential import Blame, Mode, Outcome, TwoPart, Verdict
+from capfuzz.devices.tracer import trace_capture
 from capfuzz.targets import Case, InvalidCaseError, Subject, Target, shipped, targets, variant
 from capfuzz.targets.axes import RowsAxis
+from capfuzz.targets.op_trace import OpTrace, op_trace, trace_case
 from capfuzz.targets.subjects import ImplementationError, check_arguments, import_function
 
 _SEED = 11
@@ -60,14 +57,16 @@ def trace(what: str, variant_name: str | None, impl: str | None, entry: Path | N
         else:
             found = options.subject_of(options.target_of(what), variant_name, impl, options.device_name(device))
         if isinstance(found, Subject):
-            title, traced = _trace_subject(opened, found, entry)
+            target = found.target
+            case = simple_case(target) if entry is None else _case_of(entry, target)
+            title = f"{target.name} ({found.label}) on {opened.name}\n{field('case', case_text(target, case))}"
+            traced = trace_case(opened, found, case)
         elif entry is not None:
             raise BadInputError(f"--entry: {what} is no target's implementation, and takes no case; give it as TARGET --impl")
         else:
-            title, traced = f"{what} on {opened.name}", trace_capture(opened, found, _SEED)
-        outcome = _failed(opened, traced)
-    _print(title, traced, outcome)
-    return ExitCode.OK if outcome is None else ExitCode.FINDINGS
+            title, traced = f"{what} on {opened.name}", op_trace(opened, trace_capture(opened, found, _SEED))
+    _print(title, traced)
+    return ExitCode.OK if traced.error is None else ExitCode.FINDINGS
 
 
 def _opened(name: str) -> AbstractContextManager[Device]:
@@ -77,54 +76,20 @@ def _opened(name: str) -> AbstractContextManager[Device]:
         raise BadInputError(f"{error}; `--device sim` needs no GPU") from error
 
 
-def _print(title: str, traced: CaptureTrace, outcome: Outcome | None) -> None:
+def _print(title: str, traced: OpTrace) -> None:
     out = console()
     out.print(title)
     out.print()
-    if outcome is None or not traced.warm_up:
+    if traced.error is None or not traced.warm_up:
         for line, style in trace_lines(traced.records):
             out.print(line, style=style)
         if traced.records:
             out.print()
-        out.print(summary(traced.records, failed=outcome is not None))
-    if outcome is not None:
+        out.print(summary(traced.records, failed=traced.error is not None))
+    if traced.error is not None:
         if not traced.warm_up:
             out.print()
-        out.print(failure_text(outcome, traced.warm_up))
-
-
-def _failed(device: Device, traced: CaptureTrace) -> Outcome | None:
-    """What `capfuzz run` would call the error."""
-    if traced.error is None:
-        return None
-    if traced.warm_up:
-        error, verdict, cause = traced.error, Verdict.EAGER_ERROR, type(traced.error).__name__
-    else:
-        error, verdict, cause = root_cause(traced.error), Verdict.CAPTURE_ERROR, rule_of(traced.error).value
-    own = cause == Rule.HOST_EXCEPTION.value  # of the user's code, not CUDA's: the type says more than the text
-    message = f"{type(error).__name__}: {first_line(error)}" if own else first_line(error)
-    return Outcome(verdict, cause, message, Blame(blamed(error), device.failed_op(error)))
-
-
-def _trace_subject(device: Device, subject: Subject, entry: Path | None) -> tuple[str, CaptureTrace]:
-    target = subject.target
-    case = simple_case(target) if entry is None else _case_of(entry, target)
-    feed = target.feeds(case)[0]
-    buffers = {name: device.buffer(value) for name, value in feed.items() if isinstance(value, Argument)}
-    arguments = {name: buffers[name].tensor if name in buffers else value for name, value in feed.items()}
-
-    def refill() -> None:
-        for name, buffer in buffers.items():
-            value = feed[name]
-            assert isinstance(value, Argument)
-            buffer.write(value.array)
-
-    title = f"{target.name} ({subject.label}) on {device.name}\n{field('case', case_text(target, case))}"
-    function = subject.function
-    if isinstance(function, TwoPart):
-        prepared = device.eager(partial(function.prepare, Mode.CAPTURE, **arguments), _SEED)
-        return title, trace_capture(device, partial(function.body, prepared, **arguments), _SEED, refill)
-    return title, trace_capture(device, partial(function, **arguments), _SEED, refill)
+        out.print(failure_text(traced.error, traced.warm_up))
 
 
 def _case_of(path: Path, target: Target) -> Case:

@@ -155,16 +155,21 @@ def _check_names(path: Path, entry: Entry, target: Target) -> None:
         )
     if entry.verdict is Verdict.EQUIVALENT:
         raise CorpusError(path, "field $.verdict: an entry records a fault; equivalent is not one")
-    _check_cause(path, entry)
+    _check_cause(path, entry, target)
 
 
-def _check_cause(path: Path, entry: Entry) -> None:
+def _check_cause(path: Path, entry: Entry, target: Target) -> None:
     """An entry whose label no check gives could never fail as recorded."""
     verdict, cause = entry.verdict, entry.cause
-    causes = {Verdict.CAPTURE_ERROR: [r.value for r in Rule], Verdict.DIVERGENCE: [c.value for c in Cause]}.get(verdict)
+    causes = {
+        Verdict.CAPTURE_ERROR: [rule.value for rule in Rule],
+        Verdict.DIVERGENCE: [cause.value for cause in Cause],
+        Verdict.INVARIANT: list(target.laws),
+    }.get(verdict)
     if causes is not None:
         if cause not in causes:
-            raise CorpusError(path, f"field $.cause: must be one of {', '.join(causes)}, is {cause!r}")
+            known = f"must be one of {', '.join(causes)}" if causes else f"{target.name} has no laws"
+            raise CorpusError(path, f"field $.cause: {known}, is {cause!r}")
     elif verdict in (Verdict.EAGER_ERROR, Verdict.REPLAY_ERROR):
         if not cause:
             raise CorpusError(path, f"field $.cause: must be the name of the exception of this {verdict.value}, is {cause!r}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -31,6 +31,27 @@ def save(corpus: Path, signature: str, entry: Entry) -> tuple[Path, bool]:
     try:
         if path.exists():
             return path, False
+    except OSError as error:
+        raise CorpusError(path, f"cannot be written: {error.strerror or error}") from error
+    return path, _written(path, entry, _as_new)
+
+
+def overwrite(path: Path, entry: Entry) -> None:
+    """Puts another entry in the place of a file, or of what a link points to. Raises `CorpusError`."""
+    _written(Path(os.path.realpath(path)), entry, _in_place)
+
+
+def remove(path: Path) -> None:
+    """Takes an entry away. Raises `CorpusError`."""
+    try:
+        path.unlink()
+    except OSError as error:
+        raise CorpusError(path, f"cannot be removed: {error.strerror or error}") from error
+
+
+def _written(path: Path, entry: Entry, put: Callable[[str, Path], bool]) -> bool:
+    """Writes the whole entry under a name that is none of an entry, and lets `put` give it its own. What that returns."""
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
         try:
@@ -39,19 +60,28 @@ def save(corpus: Path, signature: str, entry: Entry) -> tuple[Path, bool]:
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(temporary, 0o644)
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                return path, False
-            except OSError:  # a file system without hard links
-                os.replace(temporary, path)
-                return path, True
-            return path, True
+            return put(temporary, path)
         finally:
             if os.path.exists(temporary):
                 os.unlink(temporary)
     except OSError as error:
         raise CorpusError(path, f"cannot be written: {error.strerror or error}") from error
+
+
+def _as_new(temporary: str, path: Path) -> bool:
+    """Whether the file is new: the first of two processes wins."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links
+        os.replace(temporary, path)
+    return True
+
+
+def _in_place(temporary: str, path: Path) -> bool:
+    os.replace(temporary, path)
+    return True
 
 
 def find_entries(paths: Iterable[Path]) -> list[Path]:

@@ -13,6 +13,7 @@ import msgspec
 
 from capfuzz.devices.trace import Location, SourceLocation
 from capfuzz.differential import OUT_OF_MEMORY, Outcome, Verdict
+from capfuzz.findings.heat import HeatMap
 from capfuzz.targets.case import Case
 
 
@@ -41,6 +42,8 @@ class Finding:
     checks: int = 0
     axes: dict[str, str] = field(default_factory=dict)
     flaky: bool = False
+    heat: HeatMap | str | None = None
+    """Two axes that matter, varied together; or why there is no map; None where nobody asked for one."""
 
     @property
     def blame(self) -> SourceLine | None:
@@ -73,10 +76,14 @@ def signature(target: str, outcome: Outcome) -> str:
 
     The same fault has the same signature on another day, with another seed, engine or device, and after its line has moved.
     """
-    line = source_line(outcome)
+    return fault_name(target, outcome.verdict, outcome.cause, source_line(outcome), outcome.blame.op)
+
+
+def fault_name(target: str, verdict: Verdict, cause: str | None, line: SourceLine | None, op: str | None) -> str:
+    """The signature of a fault from its parts."""
+    label = f"{verdict.value}:{cause}" if cause else verdict.value
     text = re.sub(r"\s+", " ", line.text).strip() if line else ""
-    if line and (outcome.verdict is Verdict.HANG or outcome.cause == OUT_OF_MEMORY):  # where it was met is a matter of chance
+    if line and (verdict is Verdict.HANG or cause == OUT_OF_MEMORY):  # where it was met is a matter of chance
         text = line.function
-    op = (outcome.blame.op or "").split(".")[0]
-    digest = hashlib.sha256("\x00".join((target, outcome.label, text, op)).encode()).hexdigest()[:8]
-    return f"{outcome.label.replace(':', '-')}-{digest}"
+    digest = hashlib.sha256("\x00".join((target, label, text, (op or "").split(".")[0])).encode()).hexdigest()[:8]
+    return f"{label.replace(':', '-')}-{digest}"

@@ -20,7 +20,7 @@ def axes_that_matter(target: Target, case: Case, still_fails: StillFails) -> dic
     """One line an axis, in the target's order, batch first, replays last."""
     lines: dict[str, str] = {}
     if any(isinstance(axis, RowsAxis) for axis in target.stepped):
-        lines["batch"] = _verdict(still_fails, ((str(size), _resized(target, case, size)) for size in BATCHES_TRIED), target)
+        lines["batch"] = _verdict(still_fails, ((str(size), resized(target, case, size)) for size in BATCHES_TRIED), target)
     for axis in target.fixed:
         values = axis.common if isinstance(axis, (IntAxis, ChoiceAxis)) else ()
         lines[axis.name] = _verdict(still_fails, ((str(v), case.with_value(axis.name, v)) for v in values), target)
@@ -28,6 +28,8 @@ def axes_that_matter(target: Target, case: Case, still_fails: StillFails) -> dic
     lines["replays"] = (
         f"needs {changes} set{'s' if changes > 1 else ''} of changed inputs" if changes else "needs no changed inputs"
     )
+    if needs := case.schedule.needs():
+        lines["schedule"] = f"needs {'; '.join(needs)}"
     return lines
 
 
@@ -48,7 +50,7 @@ def _verdict(still_fails: StillFails, cases: Iterator[tuple[str, Case]], target:
     return f"only {', '.join(failing) or 'the value of the case'} (not {', '.join(passing)}{beside})"
 
 
-def _resized(target: Target, case: Case, size: int) -> Case:
+def resized(target: Target, case: Case, size: int) -> Case:
     """The case with `size` rows: the first ones kept, the last one repeated."""
     names = [axis.name for axis in target.stepped if isinstance(axis, RowsAxis)]
     steps: list[dict[str, int | list[int]]] = []

@@ -17,9 +17,10 @@ from typing import IO, Any
 
 from capfuzz.differential import Outcome
 from capfuzz.targets import Case
+from capfuzz.targets.op_trace import OpTrace
 from capfuzz.workers.errors import JudgeFailed
 from capfuzz.workers.memory import held_by
-from capfuzz.workers.wire import Ended, Inbox, Outbox, Request, WorkerSpec
+from capfuzz.workers.wire import Ended, Inbox, Outbox, Request, TraceRequest, WorkerSpec
 from capfuzz.workers.worker import DUMP_STACK
 from capfuzz.workers.zygote import Zygote
 
@@ -43,10 +44,17 @@ class Ticket:
     failure: JudgeFailed | None = None
     tries: int = 0
     """Workers that were lost with it for no fault of the case."""
+    is_traced: bool = False
+    """Its op trace is wanted, and no outcome; there is one all the same if the worker is lost."""
+    trace: OpTrace | None = None
 
     @property
     def is_done(self) -> bool:
-        return self.outcome is not None or self.failure is not None
+        return self.outcome is not None or self.failure is not None or self.trace is not None
+
+    @property
+    def request(self) -> Request | TraceRequest:
+        return TraceRequest(self.case) if self.is_traced else Request(self.case, self.only)
 
     def result(self) -> Outcome:
         """Raises `JudgeFailed`."""
@@ -99,7 +107,7 @@ class Worker:
         self.tickets.append(ticket)
         if len(self.tickets) == 1:
             self._at_work_on(ticket)
-        self.outbox.send(Request(ticket.case, ticket.only))
+        self.outbox.send(ticket.request)
 
     def done(self) -> Ticket | None:
         """The ticket that the answer which has just come is for."""

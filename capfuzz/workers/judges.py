@@ -10,6 +10,7 @@ from capfuzz.devices import Device
 from capfuzz.differential import Outcome
 from capfuzz.targets import Case, Subject
 from capfuzz.targets.judge import judge
+from capfuzz.targets.op_trace import OpTrace, trace_case
 from capfuzz.workers.errors import JudgeFailed
 
 
@@ -24,6 +25,11 @@ class Judge(Protocol):
     def judge(self, case: Case, only: str | None = None, seconds: float | None = None) -> Outcome:
         """The outcome of one case, now. With `only`, a fault with another label is not explained; `seconds`: how long it may
         take, where the judge has a limit, which is never raised."""
+        ...
+
+    def trace(self, case: Case, seconds: float | None = None) -> OpTrace:
+        """The ops of a case's capture; where they cost the judge its process, none, and that outcome as the error. `seconds` as
+        in `judge`."""
         ...
 
     def feed(self, case: Case, seconds: float | None = None) -> Iterator[tuple[Case, Outcome]]:
@@ -56,6 +62,12 @@ class InProcess:
     def judge(self, case: Case, only: str | None = None, seconds: float | None = None) -> Outcome:
         try:
             return judge(self._device, self._subject, case, only)
+        except Exception as error:
+            raise JudgeFailed(case, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
+
+    def trace(self, case: Case, seconds: float | None = None) -> OpTrace:
+        try:
+            return trace_case(self._device, self._subject, case)
         except Exception as error:
             raise JudgeFailed(case, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
 

@@ -14,11 +14,12 @@ from collections.abc import Iterator
 
 from capfuzz.differential import OUT_OF_MEMORY, Outcome, Verdict
 from capfuzz.targets import Case, Subject
+from capfuzz.targets.op_trace import OpTrace
 from capfuzz.workers.errors import JudgeFailed, WorkerError
 from capfuzz.workers.handle import Ticket, Worker
 from capfuzz.workers.last_words import blame_of, last_lines
 from capfuzz.workers.memory import share
-from capfuzz.workers.wire import Answer, Defect, NotStarted, Ready, Seen, WorkerSpec
+from capfuzz.workers.wire import Answer, Defect, NotStarted, Ready, Seen, Traced, WorkerSpec
 from capfuzz.workers.zygote import Zygote, fate
 
 LOOK_SECONDS = 0.05  # how often time and memory are looked at
@@ -84,6 +85,14 @@ class WorkerPool:
             self._look()
         return ticket.result()
 
+    def trace(self, case: Case, seconds: float | None = None) -> OpTrace:
+        ticket = self._ticket(case, None, seconds)
+        ticket.is_traced = True
+        self._give(ticket)
+        while not ticket.is_done:
+            self._look()
+        return ticket.trace if ticket.trace is not None else OpTrace([], ticket.result())
+
     def feed(self, case: Case, seconds: float | None = None) -> Iterator[tuple[Case, Outcome]]:
         ticket = self._ticket(case, None, seconds)
         self._fed.append(ticket)
@@ -128,12 +137,25 @@ class WorkerPool:
 
     def _hand_out(self) -> None:
         while self._waiting:
-            free = [worker for worker in self._workers if worker.has_room]
-            if not free:
+            worker = self._cold_worker() if self._waiting[0].case.schedule.is_cold else self._free_worker()
+            if worker is None:
                 return
-            worker = min(free, key=lambda each: len(each.tickets))
             worker.give(self._waiting.popleft())
             self._listen_to(worker)
+
+    def _free_worker(self) -> Worker | None:
+        free = [worker for worker in self._workers if worker.has_room]
+        return min(free, key=lambda each: len(each.tickets)) if free else None
+
+    def _cold_worker(self) -> Worker | None:
+        """A worker in which nothing of the implementation has run yet; one that has judged cases is replaced."""
+        idle = [worker for worker in self._workers if worker.is_ready and not worker.tickets]
+        cold = [worker for worker in idle if not worker.judged]
+        if cold or not idle:
+            return cold[0] if cold else None
+        if all(worker.is_ready for worker in self._workers):  # one at a time
+            self._replace(idle[0])
+        return None
 
     def _take_back(self, worker: Worker) -> None:
         """What a lost worker has not begun: the next one takes it, before anything else."""
@@ -188,11 +210,14 @@ class WorkerPool:
                 return
             if isinstance(message, Defect):
                 ticket.failure = JudgeFailed(ticket.case, message.error, message.traceback)
+                return
+            if isinstance(message, Traced):
+                ticket.trace = message.trace
             else:
                 assert isinstance(message, Answer)
                 ticket.outcome = message.outcome
-                if message.last:
-                    self._replace(worker)
+            if message.last:
+                self._replace(worker)
 
     def _watch(self, worker: Worker, now: float) -> None:
         worker.cut_output()

@@ -11,6 +11,7 @@ from typing import Any
 
 from capfuzz.differential import Outcome
 from capfuzz.targets import Case
+from capfuzz.targets.op_trace import OpTrace
 
 _LENGTH = struct.Struct("!I")
 _CHUNK = 1 << 20
@@ -65,6 +66,13 @@ class Request:
 
 
 @dataclass(frozen=True)
+class TraceRequest:
+    """Asks for the op trace of one case's capture."""
+
+    case: Case
+
+
+@dataclass(frozen=True)
 class Ready:
     describes: str
 
@@ -89,6 +97,14 @@ class Answer:
     """The outcome of a case. `last`: the worker has lost its device, and ends."""
 
     outcome: Outcome
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The op trace of a case; `last` as in `Answer`."""
+
+    trace: OpTrace
     last: bool = False
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import signal
 import socket
@@ -15,10 +16,24 @@ from capfuzz.devices.trace import blamed
 from capfuzz.differential import Blame, Outcome, Verdict
 from capfuzz.targets import Subject
 from capfuzz.targets.judge import judge
+from capfuzz.targets.op_trace import trace_case
 from capfuzz.targets.registry import UnknownNameError
 from capfuzz.targets.subjects import ImplementationError, subject_from_label
 from capfuzz.workers.isolation import settle
-from capfuzz.workers.wire import Answer, Defect, NotStarted, Ready, Request, Seen, WorkerSpec, packed, receive, send
+from capfuzz.workers.wire import (
+    Answer,
+    Defect,
+    NotStarted,
+    Ready,
+    Request,
+    Seen,
+    Traced,
+    TraceRequest,
+    WorkerSpec,
+    packed,
+    receive,
+    send,
+)
 
 DUMP_STACK = signal.SIGUSR1
 
@@ -41,6 +56,7 @@ def serve(connection: socket.socket, stack: int, output: int, spec: WorkerSpec) 
         except Exception:
             send(connection, NotStarted(traceback.format_exc(), by_user=False))
         else:
+            gc.freeze()  # what is here now is here to stay: a schedule that collects garbage need not look at it
             send(connection, ready)
             _answer(connection, device, subject)
 
@@ -49,11 +65,16 @@ def _answer(connection: socket.socket, device: Device, subject: Subject) -> None
     process = os.getpid()
     is_last = False
     while not is_last:
-        request: Request = receive(connection)
+        request: Request | TraceRequest = receive(connection)
         try:
-            outcome = judge(device, subject, request.case, request.only, lambda fault: send(connection, Seen(fault)))
-            is_last = outcome.is_fault and not device.is_healthy()
-            answer = packed(Answer(outcome, is_last))
+            if isinstance(request, TraceRequest):
+                trace = trace_case(device, subject, request.case)
+                is_last = trace.error is not None and not device.is_healthy()
+                answer = packed(Traced(trace, is_last))
+            else:
+                outcome = judge(device, subject, request.case, request.only, lambda fault: send(connection, Seen(fault)))
+                is_last = outcome.is_fault and not device.is_healthy()
+                answer = packed(Answer(outcome, is_last))
         except Exception as error:
             answer = packed(Defect(f"{type(error).__name__}: {error}", traceback.format_exc()))
         except BaseException as error:

@@ -15,18 +15,18 @@ import pytest
 
 import capfuzz as package
 from capfuzz import corpus as corpora
-from capfuzz.campaign import campaign as campaign_module
 from capfuzz.cli import doctor as doctor_module
+from capfuzz.cli import entries as entries_module
 from capfuzz.cli import list_ as list_module
-from capfuzz.cli import replay as replay_module
 from capfuzz.cli import run as run_module
 from capfuzz.cli import show as show_module
 from capfuzz.cli.console import console
+from capfuzz.findings import reduce as reduce_module
 from capfuzz.targets import judge as judge_module
 
 Run = Callable[..., Any]
 
-VERBS = ("run", "replay", "list", "show", "smoke", "sim", "doctor")
+VERBS = ("run", "replay", "list", "show", "repro", "minimize", "triage", "corpus", "smoke", "sim", "doctor")
 
 
 # -- help and verbs ----------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def fail(*_: object, **__: object) -> NoReturn:
         (judge_module, "check", ["run", "fold_indptr", "--max-examples", "3"]),  # in a worker
         (judge_module, "check", ["replay"]),
         (run_module, "engines", ["run", "fold_indptr", "--max-examples", "3"]),
-        (replay_module, "subject_of", ["replay"]),
+        (entries_module, "subject_of", ["replay"]),
         (show_module, "entry_text", ["show", "corpus/fold_indptr/one.json"]),
         (list_module, "_text", ["list"]),
         (doctor_module, "check", ["doctor"]),
@@ -115,14 +115,14 @@ def test_a_defect_of_capfuzz_is_status_3_and_never_looks_like_a_finding(
 
 
 def test_a_defect_while_minimising_is_status_3_too(capfuzz: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaign_module, "minimise", fail)
+    monkeypatch.setattr(reduce_module, "minimise", fail)
     result = capfuzz("run", "fold_indptr", "--variant", "scalar_store", "--max-examples", "3")
     assert result.code == 3
     assert "planted defect" in result.err
 
 
 def test_a_defect_while_minimising_loses_no_finding(capfuzz: Run, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaign_module, "minimise", fail)
+    monkeypatch.setattr(reduce_module, "minimise", fail)
     result = capfuzz("run", "fold_indptr", "--variant", "scalar_store", "--max-examples", "3")
     assert "FINDING  capture_error:host_copy" in result.out and "note       not minimised: " in result.out
     [path] = (work / "corpus").rglob("*.json")

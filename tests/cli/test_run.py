@@ -15,9 +15,9 @@ from hypothesis.configuration import set_hypothesis_home_dir, storage_directory
 
 from capfuzz import corpus as corpora
 from capfuzz.campaign import Campaign, ImplementationError
-from capfuzz.campaign import campaign as campaign_module
 from capfuzz.devices.errors import HOST_COPY_TEXT
 from capfuzz.differential import Outcome, Verdict
+from capfuzz.findings import reduce as reduce_module
 from capfuzz.findings.minimise import Minimised, StillFails
 from capfuzz.targets import Case, InvalidCaseError, Target, get_target
 from capfuzz.targets import targets as registered
@@ -381,7 +381,7 @@ def test_max_time_is_kept_while_minimising(capfuzz: Run, work: Path) -> None:
 
 
 def test_max_time_is_kept_while_axes_are_varied(capfuzz: Run, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    minimise = campaign_module.minimise
+    minimise = reduce_module.minimise
 
     def all_of_the_time(target: Target, case: Case, still_fails: StillFails, max_seconds: float) -> Minimised:
         assert 0 < max_seconds <= 3.0
@@ -390,7 +390,7 @@ def test_max_time_is_kept_while_axes_are_varied(capfuzz: Run, work: Path, monkey
         time.sleep(max_seconds)
         return done
 
-    monkeypatch.setattr(campaign_module, "minimise", all_of_the_time)
+    monkeypatch.setattr(reduce_module, "minimise", all_of_the_time)
     result = capfuzz("run", "fold_indptr", "--variant", "scalar_store", "--seed", "2", "--max-time", "3")
     assert result.code == 1
     assert "batch 0, fold_factor 1, dtype int32, layout contiguous, no changed inputs" in result.out
@@ -404,7 +404,7 @@ def test_fault_that_does_not_show_again_is_flaky_not_another_fault(capfuzz: Run,
         monkeypatch.setattr(WorkerPool, "judge", lambda *a: Outcome(Verdict.EQUIVALENT))
         return {}
 
-    monkeypatch.setattr(campaign_module, "axes_that_matter", varied)
+    monkeypatch.setattr(reduce_module, "axes_that_matter", varied)
     result = capfuzz("run", "fold_indptr", "--variant", "scalar_store", "--max-examples", "1")
     assert "FINDING  capture_error:host_copy" in result.out
     assert "flaky      did not show every time" in result.out

@@ -19,6 +19,7 @@ import pytest
 from capfuzz import corpus as corpora
 from capfuzz.campaign import campaign as campaign_module
 from capfuzz.cli.pools import MOST_OPEN
+from capfuzz.findings import reduce as reduce_module
 from capfuzz.targets import Case, get_target
 from capfuzz.workers import WorkerPool
 from capfuzz.workers import pool as pool_module
@@ -96,6 +97,7 @@ def nothing_is_left(processes: Any) -> Iterator[None]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A candidate that hangs is given up sooner, and memory is short sooner."""
     monkeypatch.setattr(campaign_module, "HANG_SECONDS", 0.1)
+    monkeypatch.setattr(reduce_module, "HANG_SECONDS", 0.1)
     monkeypatch.setattr(pool_module, "share", lambda workers: 64 << 20)
 
 

@@ -411,6 +411,15 @@ def test_cause_that_the_verdict_does_not_know(refused: Callable[[Any], str], ver
     assert refused({**document(), "verdict": verdict, "cause": cause}).startswith("field $.cause: must be one of ")
 
 
+def test_an_invariant_is_a_law_of_its_target(tmp_path: Path, refused: Callable[[Any], str]) -> None:
+    kept = Path(__file__).parents[1] / "repro" / "entries" / "metadata_builders--shifts_cpu_offsets.json"
+    assert corpora.load(kept).label == "invariant:cpu_offsets_are_kept"
+    whole = json.loads(kept.read_text())
+    for cause in (None, "no_such_law"):
+        assert refused({**whole, "cause": cause}).startswith("field $.cause: must be one of cpu_offsets_are_kept, ")
+    assert "fold_indptr has no laws" in refused({**document(), "verdict": "invariant", "cause": "cpu_offsets_are_kept"})
+
+
 @pytest.mark.parametrize(
     ("verdict", "cause"),
     [
