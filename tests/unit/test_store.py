@@ -159,6 +159,36 @@ def test_crash_leaves_the_old_file(tmp_path: Path, at: str) -> None:
     assert corpora.find_entries([tmp_path]) == [path]
 
 
+def test_overwrite(tmp_path: Path) -> None:
+    path, _ = corpora.save(tmp_path, "x", entry("old"))
+    (tmp_path / "link.json").symlink_to(path)
+    corpora.overwrite(tmp_path / "link.json", entry("new"))
+    assert corpora.load(path).message == "new" and (tmp_path / "link.json").is_symlink()
+    assert files(tmp_path) == ["fold_indptr/x.json", "link.json"]
+
+
+@needs_fork
+@pytest.mark.parametrize("at", ["fsync", "replace"])
+def test_crash_while_overwriting_leaves_the_old_entry(tmp_path: Path, at: str) -> None:
+    path, _ = corpora.save(tmp_path, "x", entry("old"))
+
+    def crash() -> None:
+        setattr(os, at, lambda *_: os._exit(7))
+        corpora.overwrite(path, entry("new"))
+
+    assert status(in_child(crash)) == 7
+    assert corpora.load(path).message == "old"
+    assert corpora.find_entries([tmp_path]) == [path]
+
+
+def test_remove(tmp_path: Path) -> None:
+    path, _ = corpora.save(tmp_path, "x", entry())
+    corpora.remove(path)
+    assert files(tmp_path) == []
+    with pytest.raises(corpora.CorpusError, match=r"x\.json: cannot be removed: No such file or directory"):
+        corpora.remove(path)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_interrupt_cleans_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]) -> None:
     def interrupted(*_: object) -> NoReturn:
