@@ -112,7 +112,7 @@ def _names(targets: tuple[str, ...], everything: bool) -> tuple[str, ...]:
     if everything and targets:
         raise BadInputError(f"--all runs every target; leave out {' '.join(targets)}, or --all")
     if not everything and not targets:
-        raise BadInputError("which target? `capfuzz list` shows them; --all runs every one")
+        raise BadInputError("run which TARGET? `capfuzz list` shows them; --all runs every one")
     return tuple(registered()) if everything else targets
 
 
