@@ -55,7 +55,7 @@ def eager(
 
 def make() -> Callable[..., Tensors]:
     """Graphs by everything that the captured code takes from the host."""
-    return functools.partial(through_graphs, {}, key_of, captured, refill)
+    return functools.partial(through_graphs, {}, key_of, captured, fill_static)
 
 
 def key_of(values: torch.Tensor, rows: int, bound: int, is_full: bool, adapters: int) -> Key:
@@ -88,7 +88,7 @@ def through_graphs(
     graphs: dict[Key, Captured],
     key_of: KeyOf,
     capture: Callable[..., Captured],
-    refill: Callable[[Tensors, Tensors, int], None],
+    fill_static: Callable[[Tensors, Tensors, int], None],
     tokens: torch.Tensor,
     values: torch.Tensor,
     lens: torch.Tensor,
@@ -104,7 +104,7 @@ def through_graphs(
     if key not in graphs:
         graphs[key] = capture(inputs, bucket_of(rows), bound, is_full, int(adapters))
     graph, static, out = graphs[key]
-    refill(static, inputs, rows)
+    fill_static(static, inputs, rows)
     graph.replay()
     return {"answers": out["answers"][:rows].clone(), "total": out["total"].clone(), "length": out["length"].clone()}
 
@@ -121,7 +121,7 @@ def captured(inputs: Tensors, bucket: int, bound: int, is_full: bool, adapters: 
     return graph, static, out
 
 
-def refill(static: Tensors, inputs: Tensors, rows: int) -> None:
+def fill_static(static: Tensors, inputs: Tensors, rows: int) -> None:
     """The real rows, and nothing in the rows behind them, where a larger batch may have been."""
     static["tokens"][:rows].copy_(inputs["tokens"][:rows])
     static["values"][:rows].copy_(inputs["values"][:rows])
@@ -227,7 +227,7 @@ def _without_bound(values: torch.Tensor, rows: int, bound: int, is_full: bool, a
 @answers_through
 def bound_left_out() -> Callable[..., Tensors]:
     """Keys graphs by the padded sizes alone: a batch of longer rows is given the graph of shorter ones."""
-    return functools.partial(through_graphs, {}, _without_bound, captured, refill)
+    return functools.partial(through_graphs, {}, _without_bound, captured, fill_static)
 
 
 def _without_full(values: torch.Tensor, rows: int, bound: int, is_full: bool, adapters: int) -> Key:
@@ -238,7 +238,7 @@ def _without_full(values: torch.Tensor, rows: int, bound: int, is_full: bool, ad
 @answers_through
 def uniform_left_out() -> Callable[..., Tensors]:
     """Does not tell uniform batches from ragged ones, whose rows need the mask."""
-    return functools.partial(through_graphs, {}, _without_full, captured, refill)
+    return functools.partial(through_graphs, {}, _without_full, captured, fill_static)
 
 
 def _without_adapters(values: torch.Tensor, rows: int, bound: int, is_full: bool, adapters: int) -> Key:
@@ -249,7 +249,7 @@ def _without_adapters(values: torch.Tensor, rows: int, bound: int, is_full: bool
 @answers_through
 def adapters_left_out() -> Callable[..., Tensors]:
     """Keys graphs without the adapters: as many as came first are applied to all."""
-    return functools.partial(through_graphs, {}, _without_adapters, captured, refill)
+    return functools.partial(through_graphs, {}, _without_adapters, captured, fill_static)
 
 
 def _without_dtype(values: torch.Tensor, rows: int, bound: int, is_full: bool, adapters: int) -> Key:
@@ -260,11 +260,11 @@ def _without_dtype(values: torch.Tensor, rows: int, bound: int, is_full: bool, a
 @answers_through
 def dtype_left_out() -> Callable[..., Tensors]:
     """Keys graphs without the dtype; filling the buffers converts in silence."""
-    return functools.partial(through_graphs, {}, _without_dtype, captured, refill)
+    return functools.partial(through_graphs, {}, _without_dtype, captured, fill_static)
 
 
 def _lengths_of_one(static: Tensors, inputs: Tensors, rows: int) -> None:
-    refill(static, inputs, rows)
+    fill_static(static, inputs, rows)
     static["lens"][rows:].fill_(1)
 
 
@@ -275,21 +275,20 @@ def padded_rows_have_length_one() -> Callable[..., Tensors]:
     return functools.partial(through_graphs, {}, key_of, captured, _lengths_of_one)
 
 
-def _captured_on_the_callers(inputs: Tensors, bucket: int, bound: int, is_full: bool, adapters: int) -> Captured:
+def _captured_on_a_copy(inputs: Tensors, bucket: int, bound: int, is_full: bool, adapters: int) -> Captured:
     _, static, _ = captured(inputs, bucket, bound, is_full, adapters)
-    # The tokens of the caller's first batch, where they are enough for the bucket.
-    used = {**static, "tokens": inputs["tokens"][:bucket]} if len(inputs["tokens"]) >= bucket else static
+    padded = {**static, "tokens": static["tokens"].clone()}
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = decode(bound=bound, is_full=is_full, adapters=adapters, **used)
+        out = decode(bound=bound, is_full=is_full, adapters=adapters, **padded)
     return graph, static, out
 
 
-@TARGET.variant(Verdict.DANGLING_BUFFER, source="https://github.com/deepspeedai/DeepSpeed/pull/8488")
+@TARGET.variant(Verdict.DANGLING_BUFFER, source="https://github.com/sgl-project/sglang/pull/26019")
 @answers_through
-def reads_the_callers_tokens() -> Callable[..., Tensors]:
-    """Captures one input in the caller's memory, and refreshes a buffer that no graph reads."""
-    return functools.partial(through_graphs, {}, key_of, _captured_on_the_callers, refill)
+def captures_on_a_copy() -> Callable[..., Tensors]:
+    """Captures with a new tensor of tokens that nobody keeps, and fills one that no graph reads."""
+    return functools.partial(through_graphs, {}, key_of, _captured_on_a_copy, fill_static)
 
 
 def _captured_with_a_list(inputs: Tensors, bucket: int, bound: int, is_full: bool, adapters: int) -> Captured:
@@ -305,11 +304,11 @@ def _captured_with_a_list(inputs: Tensors, bucket: int, bound: int, is_full: boo
 @answers_through
 def makes_a_table_in_capture() -> Callable[..., Tensors]:
     """Makes its row numbers of a Python list, in the first call of a key, which is captured."""
-    return functools.partial(through_graphs, {}, key_of, _captured_with_a_list, refill)
+    return functools.partial(through_graphs, {}, key_of, _captured_with_a_list, fill_static)
 
 
 def _kept(graphs: dict[Key, Captured], **arguments: Any) -> Tensors:
-    out = through_graphs(graphs, key_of, captured, refill, **arguments)
+    out = through_graphs(graphs, key_of, captured, fill_static, **arguments)
     rows = int(arguments["live"])
     bound, is_full = plan(arguments["lens_cpu"][:rows], arguments["values"].shape[1])
     _, _, static = graphs[key_of(arguments["values"], rows, bound, is_full, int(arguments["adapters"]))]
