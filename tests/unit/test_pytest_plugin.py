@@ -72,7 +72,9 @@ def corpus(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Corpus
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return pytester.runpytest("-p", "no:cacheprovider", "-p", "no:xdist", "-rA", *arguments)
+    # In this process capfuzz is imported already, of which pytest would warn where an egg-info lies on `sys.path`.
+    quiet = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+    return pytester.runpytest("-p", "no:cacheprovider", "-p", "no:xdist", *quiet, "-rA", *arguments)
 
 
 def failures(result: pytest.RunResult) -> str:
@@ -230,7 +232,7 @@ def test_open_fault_that_was_mended_fails_strictly(pytester: pytest.Pytester, co
         ({"message": 1}, "field $.message: "),
         ({"surprise": 1}, "surprise"),
         ({"target": "nosuch"}, "field $.target: no target named 'nosuch'"),
-        ({"schema": 2}, "field $.schema: version 2"),
+        ({"schema": 99}, "field $.schema: version 99"),
         ({"implementation": "variant:nosuch"}, "field $.implementation: "),
         ({"case": {"values": {}, "steps": []}}, "field $.case.values."),
     ],
