@@ -13,10 +13,15 @@ _UNDECLARED_VIEWS = frozenset(
 )
 
 
+def reads_shape_alone(name: str) -> bool:
+    """Whether an op takes no more from its first tensor than shape, dtype and device: ATen's `zeros_like`, `new_full`."""
+    return name.endswith("_like") or name.startswith("new_")
+
+
 class OpFacts:
     """The facts about one op overload."""
 
-    __slots__ = ("func", "is_empty", "is_view", "mutated", "mutated_kw", "name")
+    __slots__ = ("func", "is_empty", "is_view", "mutated", "mutated_kw", "name", "reads_shape_alone")
 
     def __init__(self, func: OpOverload) -> None:
         schema = func._schema
@@ -27,6 +32,7 @@ class OpFacts:
         self.mutated_kw = tuple(schema.arguments[i].name for i in self.mutated)
         aliased = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
         self.is_view = aliased or torch.Tag.inplace_view in func.tags or packet in _UNDECLARED_VIEWS
+        self.reads_shape_alone = reads_shape_alone(packet)
         self.is_empty = packet.startswith(("empty", "new_empty"))
 
     def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:

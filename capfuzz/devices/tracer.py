@@ -12,6 +12,7 @@ import torch
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 
+from capfuzz.devices.op_facts import reads_shape_alone
 from capfuzz.devices.trace import Location, Operand, OpRecord, caller, here
 
 if TYPE_CHECKING:
@@ -213,6 +214,6 @@ def _as_called(records: list[OpRecord]) -> list[OpRecord]:
 
 
 def _wraps(record: OpRecord, made: OpRecord) -> bool:
-    is_factory = bool(made.storages) and (not made.read or made.op.split(".")[0].endswith("_like"))
+    is_factory = bool(made.storages) and (not made.read or reads_shape_alone(made.op.split(".")[0]))
     same = (record.storages, record.location) == (made.storages, made.location)
     return record.op == "detach" and is_factory and same

@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from capfuzz.devices.layout import LAYOUTS, Argument
 from capfuzz.differential import Feed, Verdict
 from capfuzz.targets.axes import ChoiceAxis, IntAxis, RowsAxis, StepIntAxis
 from capfuzz.targets.case import Case, InvalidCaseError
-from capfuzz.targets.generate import BATCHES, CHANGES, LARGE_BATCHES, ROW_KINDS, changed_rows, row_lengths
+from capfuzz.targets.generate import BATCHES, CHANGES, LARGE_BATCHES, ROW_KINDS, changed_rows, choices, row_lengths
 from capfuzz.targets.model import Target
 
 FOLD_FACTOR = IntAxis("fold_factor", simplest=1, most=1024, common=(1, 2, 3, 4, 5, 8, 16))
@@ -69,20 +68,12 @@ def build(case: Case) -> Sequence[Feed]:
 
 
 def strategy() -> SearchStrategy[Case]:
-    drawn = st.tuples(
-        st.sampled_from(BATCHES * 4 + LARGE_BATCHES),
-        st.sampled_from(FOLD_FACTOR.common),
-        st.sampled_from(DTYPE.common),
-        st.sampled_from(LAYOUT.common),
-        st.sampled_from(ROW_KINDS),
-        st.sampled_from(CHANGES),
-        st.sampled_from((False, True)),
-        st.integers(0, 2**16 - 1),
-    )
+    batches = BATCHES * 4 + LARGE_BATCHES
+    drawn = choices(batches, FOLD_FACTOR.common, DTYPE.common, LAYOUT.common, ROW_KINDS, CHANGES, (False, True))
     return drawn.map(_expand)
 
 
-def _expand(drawn: tuple[int, int, str, str, str, tuple[str, ...], bool, int]) -> Case:
+def _expand(drawn: tuple[Any, ...]) -> Case:
     batch, fold_factor, dtype, layout, kind, changes, offset_start, seed = drawn
     rng = np.random.default_rng(seed)
     limit = _LIMITS[dtype] // fold_factor

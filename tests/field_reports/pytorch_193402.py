@@ -14,7 +14,7 @@ from capfuzz.targets.case import Case
 from capfuzz.targets.model import Target
 from tests.field_reports._common import bucket_of, integer_in, rows_in
 
-KEPT = 1
+KEPT = 2
 WORKSPACE = 16
 
 

@@ -273,7 +273,7 @@ def test_a_divergence_is_explained(stand_in: StandIn) -> None:
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers become host tensors without dimensions."""
-    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda tensor: tensor.dim() > 0))
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda tensor: tensor.dim() > 0 or tensor._is_view()))
 
 
 def looked_at(body: Callable[[], Any]) -> tuple[CallWatch, Watch]:
@@ -309,7 +309,7 @@ LOSS = (LEAF * torch.full((4,), 3.0)).sum()
 BODIES: dict[str, Callable[[], Any]] = {
     "an argument": lambda: TABLE + 1,
     "in a list": lambda: torch.stack([X, TABLE]),
-    "nested": lambda: torch.meshgrid([X, TABLE], indexing="ij"),
+    "nested": lambda: torch.stack(torch.meshgrid([X, TABLE], indexing="ij")),
     "by keyword": lambda: torch.add(X, other=TABLE),
     "as the output": lambda: torch.add(X, 1, out=TABLE),
     "in place": lambda: TABLE.fill_(7),

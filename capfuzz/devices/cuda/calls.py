@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from capfuzz.devices import poison
 from capfuzz.devices.cuda.watch import OutsideBuffer, Watch, tensors_of
+from capfuzz.devices.op_facts import reads_shape_alone
 from capfuzz.devices.trace import here
 
 _USES, _ACCESSES, _MAKES_EMPTY, _NEEDS_WATCH = range(4)
@@ -84,7 +85,7 @@ class CallWatch(TorchFunctionMode):
             self.saw_empty = True
             if self.above is None:
                 poison.fill(result, self.side)
-        if self.side == poison.CAPTURE and not (result is first and version is not None and version == _version(first)):
+        if self.side == poison.CAPTURE and not (version is not None and version == _version(first) and _is_part(result, first)):
             self._note(func, args, kwargs, result)
         return result
 
@@ -110,7 +111,7 @@ class CallWatch(TorchFunctionMode):
         """
         made = [result] if isinstance(result, torch.Tensor) else tensors_of(result)
         if made or result is None:
-            self._note_used(func, args)
+            self._note_used(func, args[1:] if reads_shape_alone(func.__name__) else args)
             if kwargs:
                 self._note_used(func, kwargs.values())
             for tensor in made:
@@ -139,6 +140,15 @@ class CallWatch(TorchFunctionMode):
         if storage.nbytes() and (tensor.is_cuda or (name in ("copy_", "__setitem__") and tensor.is_pinned())):
             what = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
             self.outside[storage._cdata] = OutsideBuffer(StorageWeakRef(storage), what, name, here())
+
+
+def _is_part(result: Any, first: Any) -> bool:
+    """Whether a call gave back its first tensor, or views of it."""
+    if isinstance(result, (list, tuple)):
+        return all(_is_part(part, first) for part in result)
+    if result is first or not isinstance(result, torch.Tensor):
+        return result is first
+    return result._is_view() and (result._base is first or result._base is first._base)
 
 
 def _version(value: Any) -> int | None:

@@ -85,9 +85,10 @@ class Watch(TorchDispatchMode):
         if self.side == poison.CAPTURE:
             if not facts.mutated and not facts.is_view:
                 self._note_made(result)
-            self._note_used(facts, args)
-            if kwargs:
-                self._note_used(facts, kwargs.values())
+            if not facts.is_view:  # a view launches nothing
+                self._note_used(facts, args[1:] if facts.reads_shape_alone else args)
+                if kwargs:
+                    self._note_used(facts, kwargs.values())
         if facts.is_empty and isinstance(result, torch.Tensor) and result.is_cuda and not poison.torch_fills_memory():
             self.empties += 1
             poison.fill(result, self.side)

@@ -297,6 +297,8 @@ class Capture:
             if self.free_blocks or self.addressed:
                 self._reuse(written)
             self.owned += written
+            if op.reads_shape_alone:  # what it was made like may go
+                args = (result, *args[1:])
         recipe = (runtime, op, args, kwargs)
         self.nodes.append(Node(op.name, "kernel", recipe, written, here(runtime.call[2])))
         return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from itertools import count
 
 import torch
@@ -12,12 +13,11 @@ from capfuzz.devices.sim import memory
 from capfuzz.devices.sim.asserts import asserted
 from capfuzz.devices.sim.capture import Capture, Node, Step, TracedNodes, behind_autograd
 from capfuzz.devices.sim.generators import SimGenerator, refused_in_capture
-from capfuzz.devices.sim.runtime import Runtime, active, current
+from capfuzz.devices.sim.runtime import Machine, Runtime, active, current
 from capfuzz.devices.sim.tensor import storage_id
 from capfuzz.devices.tracer import Tracer
 
 _private_pools = count(1)
-_use_count = torch._C._storage_Use_Count
 
 
 class CUDAGraph:
@@ -31,9 +31,10 @@ class CUDAGraph:
         self._pool: tuple[int, int] | None = None
         self._registered: set[SimGenerator] = set()
         self._in_autograd = False
+        self._machine: Machine | None = None
         self._host_memory: list[torch.Tensor] = []
         # Known from the first replay on: others' memory that the graph uses, and what to run.
-        self._outside: list[tuple[int, int, memory.OutsideBuffer]] | None = None
+        self._outside: list[memory.OutsideBuffer] = []
         self._steps: list[Step] = []
 
     def register_generator_state(self, generator: torch.Generator) -> None:
@@ -80,11 +81,13 @@ class CUDAGraph:
             for tensor in memory.dropped(graph._nodes, graph._owned)
         ]
 
-    def _seal(self, nodes: list[Node]) -> list[memory.OutsideBuffer]:
-        """Before the first replay: what the graph uses of others' memory."""
-        machine = current().machine
+    def _seal(self, machine: Machine) -> None:
+        """Before any graph's next replay: makes the steps, and nodes hold others' memory by aliases that are counted."""
+        assert self._nodes is not None
         inside = {storage_id(tensor) for graph in machine.graphs() for tensor in (*graph._owned, *graph._host_memory)}
-        return memory.alias_outside(nodes, inside, machine.pinned.__contains__)
+        self._outside = memory.alias_outside(self._nodes, inside, machine.pinned.__contains__)
+        self._steps = [node.step for node in self._nodes if node.kind != "alloc"]
+        machine.aliases.update({buffer.storage: buffer.aliases for buffer in self._outside})
 
     def abort(self, succeeded: bool = False) -> None:
         """Ends the capture without a graph; nothing that it ran is to be seen."""
@@ -119,7 +122,8 @@ class CUDAGraph:
         self._nodes = capture.nodes
         self._owned = capture.owned
         self._host_memory = capture.host_memory
-        capture.runtime.machine.add_graph(self)
+        self._machine = capture.runtime.machine
+        self._machine.add_graph(self)
         self._in_autograd = capture.in_autograd
         return self._nodes
 
@@ -143,22 +147,25 @@ class CUDAGraph:
         return id(self)
 
     def replay(self) -> None:
-        nodes = self._require_captured("replay")
+        self._require_captured("replay")
         if current().stream.capture is not None:
             raise refused_in_capture("Cannot prepare for replay during capturing stage.")
-        self._refuse_dangling(nodes)
+        self._refuse_dangling()
         if torch._C._len_torch_dispatch_stack() == 0 and torch._C._len_torch_function_stack() == 0:
             self._run()
             return
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             self._run()
 
-    def _refuse_dangling(self, nodes: list[Node]) -> None:
-        if self._outside is None:
-            self._outside = [(buffer.storage, buffer.smallest_count, buffer) for buffer in self._seal(nodes)]
-            self._steps = [node.step for node in nodes if node.kind != "alloc"]
-        for storage, smallest_count, buffer in self._outside:
-            if _use_count(storage) <= smallest_count:
+    def _refuse_dangling(self) -> None:
+        machine = current().machine
+        if machine.unsealed:
+            for graph in list(machine.unsealed):
+                graph._seal(machine)
+            machine.unsealed.clear()
+        aliases = machine.aliases
+        for buffer in self._outside:
+            if memory.tensors_in(buffer.storage) <= aliases[buffer.storage]:
                 raise DanglingBufferError(buffer.what, buffer.node.op, buffer.node.location)
 
     def _run(self) -> None:
@@ -178,7 +185,7 @@ class CUDAGraph:
         """Replays and traces every node. Call it with no mode active."""
         with torch._C._InferenceMode(True):
             nodes = self._require_captured("replay")
-            self._refuse_dangling(nodes)
+            self._refuse_dangling()
             for node in nodes:
                 try:
                     node.step()
@@ -201,10 +208,14 @@ class CUDAGraph:
         runtime = active()
         if self._nodes is not None and runtime is not None and runtime.capture is not None:
             runtime.capture.invalidate(not_permitted())
+        if self._machine is not None:
+            self._machine.unsealed.discard(self)
+            if self._outside:
+                self._machine.aliases -= Counter({buffer.storage: buffer.aliases for buffer in self._outside})
         self._nodes = None
         self._owned = []
         self._host_memory = []
-        self._outside = None
+        self._outside = []
         self._steps = []
         self._pool = None
 

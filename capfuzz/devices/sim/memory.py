@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _BLOCK = 512  # bytes: the caching allocator rounds to it
 
 
-def _tensors_in(storage: int) -> int:
+def tensors_in(storage: int) -> int:
     """How many tensors lie in a storage."""
     return int(torch._C._storage_Use_Count(storage)) - _COUNTED_TOO
 
@@ -71,7 +71,7 @@ class Holders:
     def alone(self, storage: int, extra: int = 0) -> bool:
         """Whether nobody else holds a tensor in this storage. `extra`: references that the caller has to each."""
         tensors = self._tensors[storage]
-        if _tensors_in(storage) > len(tensors):
+        if tensors_in(storage) > len(tensors):
             return False
         # Besides the nodes' own references there are the one in `tensors` and the argument of `getrefcount`.
         return all(sys.getrefcount(tensors[key]) <= self._references[key] + extra + 2 for key in tensors)
@@ -114,11 +114,6 @@ class OutsideBuffer:
         self.what = what
         self.node = node
         self.aliases = 0
-
-    @property
-    def smallest_count(self) -> int:
-        """What the storage counts when nobody but the nodes holds it."""
-        return self.aliases + _COUNTED_TOO
 
 
 def alias_outside(nodes: list[Node], inside: set[int], is_outside_host: Callable[[torch.Tensor], bool]) -> list[OutsideBuffer]:

@@ -6,9 +6,11 @@ stream is a thread's own. `current()` is the calling thread's.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -61,8 +63,11 @@ class Machine:
         self.sync_debug_mode = "default"
         self.capture_stream: Stream | None = None
         self.runtimes: list[Runtime] = []
-        self._graphs: list[weakref.ref[CUDAGraph]] = []
-        self._sweep_at = 1024
+        self._graphs: weakref.WeakValueDictionary[int, CUDAGraph] = weakref.WeakValueDictionary()
+        self._captures = itertools.count()
+        # Captured graphs that no replay has looked at yet; how many aliases the others' nodes hold of each outside storage.
+        self.unsealed: weakref.WeakSet[CUDAGraph] = weakref.WeakSet()
+        self.aliases: Counter[int] = Counter()
 
     def next_stream(self) -> StreamState:
         state = self.streams[self._next % STREAMS_IN_POOL]
@@ -77,17 +82,12 @@ class Machine:
         return generator
 
     def add_graph(self, graph: CUDAGraph) -> None:
-        self._graphs.append(weakref.ref(graph))
-        if len(self._graphs) > self._sweep_at:
-            self._graphs = [ref for ref in self._graphs if ref() is not None]
-            self._sweep_at = max(1024, 2 * len(self._graphs))
+        self._graphs[next(self._captures)] = graph
+        self.unsealed.add(graph)
 
     def graphs(self) -> Iterator[CUDAGraph]:
-        """The captured graphs that live."""
-        for ref in self._graphs:
-            graph = ref()
-            if graph is not None:
-                yield graph
+        """The captured graphs that live, in the order of their captures."""
+        return self._graphs.values()
 
     def set_capture(self, capture: Capture | None) -> None:
         """One capture at a time: every thread is told, because in global mode it forbids them to wait for the device."""
