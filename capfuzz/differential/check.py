@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from capfuzz.devices.base import Buffer, Device, Graph, LookAgainError
-from capfuzz.devices.errors import DanglingBufferError, first_line, root_cause, rule_of
 from capfuzz.devices.layout import Argument, Space
 from capfuzz.devices.trace import Location
 from capfuzz.differential.blame import Traces, guilty_op, last_writer
-from capfuzz.differential.classify import Replayed, cause_of, describe_step, first_mismatch
+from capfuzz.differential.classify import Replayed, describe_step, first_mismatch
 from capfuzz.differential.driving import SecondGraph, drive_runner, happen_between
 from capfuzz.differential.laws import Inputs, Law, LawCall, to_numpy
 from capfuzz.differential.observe import Observed, observe, outputs_of, same
@@ -36,6 +35,7 @@ from capfuzz.differential.run import (
     contiguous,
     divergence,
     fill,
+    first_divergence,
     laid_out_as,
     raised,
     spaces_of,
@@ -211,10 +211,7 @@ def _disagrees(run: Run, again: Observed, reference: Reference | None) -> None:
 def _capture(run: Run, static: Mapping[str, Buffer]) -> tuple[Graph, dict[str, np.ndarray]]:
     """The graph, and what capturing left in host buffers."""
     feed = run.feeds[0]
-    try:
-        graph = run.device.capture(run.captured_body(feed, static), SEED, run.tracer())
-    except RAISED as error:
-        raise Fault(raised(run, Verdict.CAPTURE_ERROR, rule_of(error).value, root_cause(error))) from error
+    graph = run.capture(feed, static, run.tracer())
     spaces = spaces_of(feed)
     return graph, {name: buffer.snapshot() for name, buffer in static.items() if spaces[name] is not Space.DEVICE}
 
@@ -245,15 +242,7 @@ def _replay(run: Run, static: Mapping[str, Buffer], graph: Graph, beside: Second
             run.eagerly(run.feeds[(step + 1) % len(run.feeds)])
         fill(run.feeds[step], static, keep_state=True)
         tracer = run.tracer()
-        try:
-            run.prepare_replay(run.feeds[step], static, SEED + step)
-            graph.replay(SEED + step, tracer)
-            seen = observe(run.device, graph.result, static)
-        except DanglingBufferError as error:
-            blame = Blame(error.location, error.op)
-            raise Fault(Outcome(Verdict.DANGLING_BUFFER, None, first_line(error), blame)) from error
-        except RAISED as error:
-            raise Fault(raised(run, Verdict.REPLAY_ERROR, type(error).__name__, error)) from error
+        seen = run.replay(graph, run.feeds[step], static, SEED + step, tracer)
         run.replays.append(Replayed(step, seen))
         agrees = same(expected[position], seen)
         differs = differs or not agrees
@@ -268,7 +257,11 @@ def _replay(run: Run, static: Mapping[str, Buffer], graph: Graph, beside: Second
                 assert mismatch is not None
                 raise Fault(divergence(Cause.ALIASED_OUTPUT, mismatch))
     if differs:
-        raise Fault(_diverged(run, expected))
+        outcome = first_divergence(
+            run.feeds[0], expected, run.replays, lambda number, step: f"replay {number} ({describe_step(step)})"
+        )
+        assert outcome is not None, "a replay differs, and no observable does"
+        raise Fault(outcome)
     if beside is not None:
         beside.compare()
 
@@ -283,18 +276,6 @@ def _timeline(run: Run, order: Sequence[int]) -> list[Observed]:
         fill(run.feeds[step], buffers, keep_state=bool(expected))
         expected.append(run.eagerly(run.feeds[step], SEED + step, buffers))
     return expected
-
-
-def _diverged(run: Run, expected: Sequence[Observed]) -> Outcome:
-    for number, (wanted, replay) in enumerate(zip(expected, run.replays, strict=True), 1):
-        where = f"replay {number} ({describe_step(replay.step)})"
-        captured = run.eager[0] if replay.step else None
-        mismatch = first_mismatch(wanted, replay.seen, where, ("eager", "replay"), captured)
-        if mismatch is not None:
-            return divergence(
-                cause_of(expected, run.eager[0], run.replays, spaces_of(run.feeds[0]), mismatch, run.has_state), mismatch
-            )
-    raise AssertionError("a replay differs, and no observable does")
 
 
 def _compare_with_reference(run: Run, reference: Reference, step: int, seen: Observed) -> None:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from capfuzz.devices.base import Buffer, Graph
-from capfuzz.devices.errors import DanglingBufferError, Rule, first_line, root_cause, rule_of
-from capfuzz.differential.classify import Replayed, cause_of, describe_step, first_mismatch
+from capfuzz.devices.errors import DanglingBufferError, Rule, root_cause, rule_of
+from capfuzz.differential.classify import Replayed, describe_step, first_mismatch
 from capfuzz.differential.observe import Observed, observe, same
-from capfuzz.differential.run import RAISED, SEED, Fault, Feed, Run, argument, divergence, fill, has_state, raised, spaces_of
+from capfuzz.differential.run import (
+    RAISED,
+    SEED,
+    Fault,
+    Feed,
+    Run,
+    argument,
+    dangling,
+    divergence,
+    fill,
+    first_divergence,
+    has_state,
+    raised,
+)
 from capfuzz.differential.runner import Runner
-from capfuzz.differential.verdict import Blame, Cause, Outcome, Verdict
+from capfuzz.differential.verdict import Cause, Outcome, Verdict
 
 
 def happen_between(run: Run) -> None:
@@ -36,10 +48,7 @@ class SecondGraph:
         self._seen: list[Replayed] = []
         self._eager_buffers = run.buffers(self.feed)
         run.eagerly(self.feed)  # an engine warms up for each of its graphs
-        try:
-            self._graph: Graph = run.device.capture(run.captured_body(self.feed, self._buffers), SEED)
-        except RAISED as error:
-            raise Fault(raised(run, Verdict.CAPTURE_ERROR, rule_of(error).value, root_cause(error))) from error
+        self._graph: Graph = run.capture(self.feed, self._buffers)
 
     @classmethod
     def first_of(cls, run: Run) -> SecondGraph | None:
@@ -69,24 +78,15 @@ class SecondGraph:
         else:
             self._expected.append(self._expected[-1])
         fill(self.feed, self._buffers, keep_state=True)
-        try:
-            run.prepare_replay(self.feed, self._buffers, SEED)
-            self._graph.replay(SEED)
-            seen = observe(run.device, self._graph.result, self._buffers)
-        except DanglingBufferError as error:
-            raise Fault(Outcome(Verdict.DANGLING_BUFFER, None, first_line(error), Blame(error.location, error.op))) from error
-        except RAISED as error:
-            raise Fault(raised(run, Verdict.REPLAY_ERROR, type(error).__name__, error)) from error
-        self._seen.append(Replayed(0, seen))
+        self._seen.append(Replayed(0, run.replay(self._graph, self.feed, self._buffers)))
 
     def compare(self) -> None:
         """Raises `Fault` where one of its replays is not what eager gave."""
-        for number, (wanted, replay) in enumerate(zip(self._expected, self._seen, strict=True), 1):
-            mismatch = first_mismatch(wanted, replay.seen, f"replay {number} of the other graph", ("eager", "replay"))
-            if mismatch is not None:
-                spaces, state = spaces_of(self.feed), has_state(self.feed)
-                cause = cause_of(self._expected, self._expected[0], self._seen, spaces, mismatch, state)
-                raise Fault(divergence(cause, mismatch))
+        outcome = first_divergence(
+            self.feed, self._expected, self._seen, lambda number, _: f"replay {number} of the other graph"
+        )
+        if outcome is not None:
+            raise Fault(outcome)
 
     def close(self) -> None:
         self._graph.close()
@@ -97,8 +97,8 @@ def drive_runner(run: Run) -> None:
     runner = run.implementation
     assert isinstance(runner, Runner)
     order = run.order
-    calls = _Calls(run, order, _made(run, runner))
-    beside = None if run.schedule.second == "none" else _Calls(run, [], calls.call, run.drive.second or run.feeds[-1])
+    calls = _Calls(run, _made(run, runner))
+    beside = None if run.schedule.second == "none" else _Calls(run, calls.call, run.drive.second or run.feeds[-1])
     for position, step in enumerate(order):
         if position == 1:
             happen_between(run)
@@ -123,7 +123,7 @@ def _made(run: Run, runner: Runner) -> Any:
 class _Calls:
     """Calls of one runner with eager beside them: each in new buffers, but for state."""
 
-    def __init__(self, run: Run, order: Sequence[int], call: Any, feed: Feed | None = None) -> None:
+    def __init__(self, run: Run, call: Any, feed: Feed | None = None) -> None:
         self._run = run
         self.call = call
         self.feed: Feed = run.feeds[0] if feed is None else feed
@@ -172,21 +172,20 @@ class _Calls:
                 raise Fault(divergence(Cause.ALIASED_OUTPUT, mismatch))
 
     def compare(self) -> None:
-        run = self._run
-        for number, (wanted, replay) in enumerate(zip(self._expected, self._seen, strict=True), 1):
-            what = "other inputs" if self._is_other else describe_step(replay.step)
-            captured = run.eager[0] if replay.step else None
-            mismatch = first_mismatch(wanted, replay.seen, f"call {number} ({what})", ("eager", "runner"), captured)
-            if mismatch is not None:
-                spaces, state = spaces_of(self.feed), has_state(self.feed)
-                cause = cause_of(self._expected, self._expected[0], self._seen, spaces, mismatch, state)
-                raise Fault(divergence(cause, mismatch))
+        """Raises `Fault` where an answer is not eager's."""
+
+        def where(number: int, step: int) -> str:
+            return f"call {number} ({'other inputs' if self._is_other else describe_step(step)})"
+
+        outcome = first_divergence(self.feed, self._expected, self._seen, where, ("eager", "runner"))
+        if outcome is not None:
+            raise Fault(outcome)
 
 
 def _outcome_of(run: Run, error: BaseException, is_first: bool) -> Outcome:
     """What a runner raises: it captures in its first call, and perhaps in later ones."""
     if isinstance(error, DanglingBufferError):
-        return Outcome(Verdict.DANGLING_BUFFER, None, first_line(error), Blame(error.location, error.op))
+        return dangling(error)
     rule = rule_of(error)
     if is_first or rule is not Rule.HOST_EXCEPTION:
         return raised(run, Verdict.CAPTURE_ERROR, rule.value, root_cause(error))

@@ -8,13 +8,13 @@ from functools import partial
 from types import CodeType
 from typing import Any
 
-from capfuzz.devices.base import Buffer, Device
-from capfuzz.devices.errors import first_line
+from capfuzz.devices.base import Buffer, Device, Graph
+from capfuzz.devices.errors import DanglingBufferError, first_line, root_cause, rule_of
 from capfuzz.devices.layout import CONTIGUOUS, Argument, HostMemory, Space
 from capfuzz.devices.trace import blamed, code_of
 from capfuzz.devices.tracer import Tracer
 from capfuzz.differential.blame import Traces
-from capfuzz.differential.classify import Replayed
+from capfuzz.differential.classify import Replayed, cause_of, first_mismatch
 from capfuzz.differential.observe import Observed, observe
 from capfuzz.differential.runner import Runner
 from capfuzz.differential.schedule import SIMPLEST, Schedule
@@ -99,9 +99,26 @@ class Run:
         prepared = self.device.eager(partial(whole.prepare, Mode.CAPTURE, **arguments), SEED)
         return partial(whole.body, prepared, **arguments)
 
-    def prepare_replay(self, feed: Feed, buffers: Mapping[str, Buffer], seed: int) -> None:
-        if isinstance(self.implementation, TwoPart):
-            self.device.eager(partial(self.implementation.prepare, Mode.REPLAY, **self.arguments(feed, buffers)), seed)
+    def capture(self, feed: Feed, buffers: Mapping[str, Buffer], tracer: Tracer | None = None) -> Graph:
+        """The implementation's graph for these buffers. Raises `Fault`."""
+        try:
+            return self.device.capture(self.captured_body(feed, buffers), SEED, tracer)
+        except RAISED as error:
+            raise Fault(raised(self, Verdict.CAPTURE_ERROR, rule_of(error).value, root_cause(error))) from error
+
+    def replay(
+        self, graph: Graph, feed: Feed, buffers: Mapping[str, Buffer], seed: int = SEED, tracer: Tracer | None = None
+    ) -> Observed:
+        """What a replay leaves, behind the host's part for it. Raises `Fault`."""
+        try:
+            if isinstance(self.implementation, TwoPart):
+                self.device.eager(partial(self.implementation.prepare, Mode.REPLAY, **self.arguments(feed, buffers)), seed)
+            graph.replay(seed, tracer)
+            return observe(self.device, graph.result, buffers)
+        except DanglingBufferError as error:
+            raise Fault(dangling(error)) from error
+        except RAISED as error:
+            raise Fault(raised(self, Verdict.REPLAY_ERROR, type(error).__name__, error)) from error
 
     def eagerly(self, feed: Feed, seed: int = SEED, buffers: Mapping[str, Buffer] | None = None) -> Observed:
         """What an eager call leaves, on fresh buffers unless some are given. Raises `Fault`."""
@@ -175,6 +192,27 @@ def spaces_of(feed: Feed) -> dict[str, Space]:
 
 def divergence(cause: Cause, mismatch: Mismatch) -> Outcome:
     return Outcome(Verdict.DIVERGENCE, cause.value, f"{mismatch.path} differs at {mismatch.where}", mismatch=mismatch)
+
+
+def dangling(error: DanglingBufferError) -> Outcome:
+    return Outcome(Verdict.DANGLING_BUFFER, None, first_line(error), Blame(error.location, error.op))
+
+
+def first_divergence(
+    feed: Feed,
+    expected: Sequence[Observed],
+    replays: Sequence[Replayed],
+    where: Callable[[int, int], str],
+    names: tuple[str, str] = ("eager", "replay"),
+) -> Outcome | None:
+    """The first replay that is not what eager gave, with the cause; `where` is asked with its number and its step."""
+    for number, (wanted, replay) in enumerate(zip(expected, replays, strict=True), 1):
+        captured = expected[0] if replay.step else None
+        mismatch = first_mismatch(wanted, replay.seen, where(number, replay.step), names, captured)
+        if mismatch is not None:
+            cause = cause_of(expected, expected[0], replays, spaces_of(feed), mismatch, has_state(feed))
+            return divergence(cause, mismatch)
+    return None
 
 
 def raised(run: Run, verdict: Verdict, cause: str, error: BaseException) -> Outcome:
