@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -10,10 +11,10 @@ import click
 from capfuzz import corpus as corpora
 from capfuzz.cli import options
 from capfuzz.cli.console import console
-from capfuzz.cli.entries import Asking, Own, given, readable
+from capfuzz.cli.entries import Asking, Own, changed, given, readable
 from capfuzz.cli.exit_code import ExitCode
 from capfuzz.cli.pools import Pools
-from capfuzz.cli.text import counted
+from capfuzz.cli.text import counted, summary
 from capfuzz.cli.verbs import VerbGroup
 from capfuzz.findings import signature
 
@@ -77,12 +78,7 @@ def dedupe(entries: tuple[Path, ...], device: str, case_timeout: float, dry_run:
         kept, *others = sorted(found, key=lambda pair: (corpora.size_of(pair[1].case), str(pair[0])))
         counts["KEPT"] += 1
         for path, _ in others:
-            try:
-                if not dry_run:
-                    corpora.remove(path)
-            except corpora.CorpusError as error:
-                counts["ERROR"] += 1
-                out.print(f"ERROR    {error}", style="red")
+            if not dry_run and not changed(partial(corpora.remove, path), out, counts):
                 continue
             counts["REMOVED"] += 1
             out.print(f"{'WOULD REMOVE' if dry_run else 'REMOVED'}  {path}  {name}, kept in {kept[0]}")
@@ -101,11 +97,7 @@ def migrate(entries: tuple[Path, ...]) -> int:
         if entry.schema == corpora.SCHEMA_VERSION:
             counts["NEWEST"] += 1
             continue
-        try:
-            corpora.overwrite(path, corpora.upgraded(entry))
-        except corpora.CorpusError as error:
-            counts["ERROR"] += 1
-            out.print(f"ERROR    {error}", style="red")
+        if not changed(partial(corpora.overwrite, path, corpora.upgraded(entry)), out, counts):
             continue
         counts["MIGRATED"] += 1
         out.print(f"MIGRATED {path}  {entry.schema} -> {corpora.SCHEMA_VERSION}")
@@ -113,6 +105,5 @@ def migrate(entries: tuple[Path, ...]) -> int:
 
 
 def _ended(paths: Iterable[Path], counts: dict[str, int], out_of: int) -> int:
-    shown = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    console().print(f"{counted(len(list(paths)), 'entry')}: {shown or 'nothing'}")
+    console().print(summary(len(list(paths)), counts))
     return ExitCode.USAGE if out_of else ExitCode.OK

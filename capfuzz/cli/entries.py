@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,17 @@ def loaded(path: Path) -> corpora.Entry:
         return corpora.load(path)
     except corpora.CorpusError as error:
         raise BadInputError(str(error)) from error
+
+
+def changed(change: Callable[[], object], out: Console, counts: dict[str, int]) -> bool:
+    """Whether a change of the corpus could be made; a line, and a count of `ERROR`, if not."""
+    try:
+        change()
+    except corpora.CorpusError as error:
+        counts["ERROR"] += 1
+        out.print(f"ERROR    {error}", style="red")
+        return False
+    return True
 
 
 def readable(paths: Sequence[Path], out: Console, counts: dict[str, int]) -> Iterator[tuple[Path, corpora.Entry]]:

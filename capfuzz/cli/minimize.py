@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -10,10 +11,10 @@ import msgspec
 from capfuzz import corpus as corpora
 from capfuzz.cli import options
 from capfuzz.cli.console import console
-from capfuzz.cli.entries import Asking, Own, given, readable
+from capfuzz.cli.entries import Asking, Own, changed, given, readable
 from capfuzz.cli.exit_code import ExitCode
 from capfuzz.cli.pools import Pools
-from capfuzz.cli.text import case_text, counted, field
+from capfuzz.cli.text import case_text, field, summary
 from capfuzz.findings import Finding, signature
 from capfuzz.findings.reduce import reduced
 from capfuzz.targets import Subject
@@ -48,17 +49,13 @@ def minimize(entries: tuple[Path, ...], impl: str | None, device: str, case_time
                 counts["MINIMAL"] += 1
                 out.print(f"MINIMAL    {path}  {entry.label}{why}")
                 continue
-            try:
-                corpora.overwrite(path, smaller)
-            except corpora.CorpusError as error:
-                counts["ERROR"] += 1
-                out.print(f"ERROR    {error}", style="red")
+            if not changed(partial(corpora.overwrite, path, smaller), out, counts):
                 continue
             counts["MINIMIZED"] += 1
             out.print(f"MINIMIZED  {path}  {entry.label}{why}")
             out.print(field("before", case_text(subject.target, entry.case)))
             out.print(field("after", case_text(subject.target, smaller.case)))
-    out.print(f"{counted(len(paths), 'entry')}: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count))
+    out.print(summary(len(paths), counts))
     return ExitCode.USAGE if counts["REFUSED"] or counts["ERROR"] else ExitCode.OK
 
 

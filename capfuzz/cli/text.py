@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -27,6 +27,12 @@ def counted(number: int, noun: str) -> str:
     """`1 case`, `2 cases`, `2 entries`."""
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number} {noun if number == 1 else plural}"
+
+
+def summary(entries: int, counts: Mapping[str, int]) -> str:
+    """`3 entries: 2 KEPT, 1 REMOVED`."""
+    shown = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return f"{counted(entries, 'entry')}: {shown or 'nothing'}"
 
 
 def finding_text(finding: Finding, target: Target, note: str | None = None) -> str:

@@ -12,7 +12,7 @@ from capfuzz.cli.console import console
 from capfuzz.cli.entries import Asking, Own, given, readable
 from capfuzz.cli.exit_code import ExitCode
 from capfuzz.cli.pools import Pools
-from capfuzz.cli.text import counted
+from capfuzz.cli.text import summary
 from capfuzz.corpus.replay import Status
 
 _WORDS = {Status.FAILED: "REPRODUCES", Status.FIXED: "MENDED", Status.CHANGED: "CHANGED"}
@@ -47,8 +47,7 @@ def triage(entries: tuple[Path, ...], impl: str | None, device: str, case_timeou
             on = "" if spec is None else f", on the shipped implementation, not on {spec}"
             style = None if result.as_expected else "red"
             out.print(f"{word:<10}  {path}  {result.outcome.label}{recorded}{on}{beside}", style=style)
-    shown = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    out.print(f"{counted(len(paths), 'entry')}: {shown or 'nothing'}; {unexpected} UNEXPECTED")
+    out.print(f"{summary(len(paths), counts)}; {unexpected} UNEXPECTED")
     if unexpected:
         return ExitCode.FINDINGS
     return ExitCode.USAGE if counts["ERROR"] else ExitCode.OK

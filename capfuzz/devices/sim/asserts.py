@@ -7,12 +7,12 @@ says so of `index`, `index_select`, `gather` and their like). What depends on sh
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from capfuzz.devices.sim.ops import Op
+from capfuzz.devices.sim.tensor import replaced
 
 _OUTSIDE = re.compile(r"index .*out of (range|bounds)|out of bounds for dimension|out of range: tried to access index")
 
@@ -42,8 +42,8 @@ def asserted_in(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], error: Ba
 def without_values(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the op gives for tensors without values: a result without values."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        named = {name: _replaced(value, _to_meta) for name, value in kwargs.items()}
-        return op.call(*(_replaced(value, _to_meta) for value in args), **named)
+        named = {name: replaced(value, _to_meta) for name, value in kwargs.items()}
+        return op.call(*(replaced(value, _to_meta) for value in args), **named)
 
 
 def unknown_result(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -51,17 +51,9 @@ def unknown_result(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if op.mutated:
         return args[0]
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        return _replaced(without_values(op, args, kwargs), lambda meta: torch.empty_like(meta, device="cpu"))
+        return replaced(without_values(op, args, kwargs), lambda meta: torch.empty_like(meta, device="cpu"))
 
 
 def _to_meta(tensor: torch.Tensor) -> torch.Tensor:
     plain = torch.Tensor.as_subclass(tensor.detach(), torch.Tensor)
     return torch.empty_strided(plain.shape, plain.stride(), dtype=plain.dtype, device="meta")
-
-
-def _replaced(value: Any, new: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        return new(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_replaced(item, new) for item in value)
-    return value

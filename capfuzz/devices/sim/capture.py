@@ -21,7 +21,7 @@ from capfuzz.devices.sim import asserts, memory
 from capfuzz.devices.sim.generators import Draws, SimGenerator
 from capfuzz.devices.sim.ops import Op
 from capfuzz.devices.sim.runtime import Runtime
-from capfuzz.devices.sim.tensor import SimTensor, is_sim, storage_id, tag_all
+from capfuzz.devices.sim.tensor import SimTensor, is_sim, replaced, storage_id, tag_all
 from capfuzz.devices.trace import Location, here
 from capfuzz.devices.tracer import Tracer
 
@@ -62,7 +62,7 @@ class Node:
     def replace(self, new: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Puts `new(tensor)` in the place of every tensor that the node holds."""
         self.written = [new(tensor) for tensor in self.written]
-        self.recipe = _replaced(self.recipe, new)
+        self.recipe = replaced(self.recipe, new)
 
 
 class TracedNodes(list[Node]):
@@ -331,18 +331,6 @@ def _step_of(runtime: Runtime, op: Op, args: tuple[Any, ...], kwargs: dict[str, 
         kept = {name: value for name, value in kwargs.items() if name in variant.keeps}
         return partial(variant.func, *args, **kept, **dict(zip(variant.outs, written, strict=True)))
     return partial(_copy_into, written, partial(runtime.execute, op, args, kwargs))
-
-
-def _replaced(value: Any, new: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        return new(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_replaced(item, new) for item in value)
-    if isinstance(value, dict):
-        return {name: _replaced(item, new) for name, item in value.items()}
-    if isinstance(value, partial):
-        return partial(value.func, *_replaced(value.args, new), **_replaced(value.keywords, new))
-    return value
 
 
 def _nothing() -> None:

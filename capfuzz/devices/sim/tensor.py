@@ -8,6 +8,8 @@ as CUDA knows it by its address, so every view of a pinned buffer is pinned.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from inspect import getattr_static
 from typing import Any
 
@@ -129,3 +131,16 @@ class PinnedMemory:
     def __contains__(self, tensor: torch.Tensor) -> bool:
         ref = self._storages.get(storage_id(tensor))
         return ref is not None and not ref.expired()
+
+
+def replaced(value: Any, new: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """`value` with `new(tensor)` in the place of every tensor in it, in lists, dictionaries and `partial` too."""
+    if isinstance(value, torch.Tensor):
+        return new(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(replaced(item, new) for item in value)
+    if isinstance(value, dict):
+        return {name: replaced(item, new) for name, item in value.items()}
+    if isinstance(value, partial):
+        return partial(value.func, *replaced(value.args, new), **replaced(value.keywords, new))
+    return value
