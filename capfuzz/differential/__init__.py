@@ -1,6 +1,7 @@
 """The differential check: eager against capture and replay. Usable alone; knows nothing of targets or of Hypothesis."""
 
-from capfuzz.differential.check import Reference, check, explain
+from capfuzz.differential.check import Reference, check
+from capfuzz.differential.explaining import explain
 from capfuzz.differential.laws import Law, LawCall
 from capfuzz.differential.run import SIMPLY, Drive, Feed, Implementation, callables_of
 from capfuzz.differential.runner import Runner

@@ -8,7 +8,7 @@ cold start captures first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,6 @@ import numpy as np
 
 from capfuzz.devices.base import Buffer, Device, Graph, LookAgainError
 from capfuzz.devices.layout import Argument, Space
-from capfuzz.devices.trace import Location
-from capfuzz.differential.blame import Traces, guilty_op, last_writer
 from capfuzz.differential.classify import Replayed, describe_step, first_mismatch
 from capfuzz.differential.driving import SecondGraph, drive_runner, happen_between
 from capfuzz.differential.laws import Inputs, Law, LawCall, to_numpy
@@ -41,7 +39,7 @@ from capfuzz.differential.run import (
     spaces_of,
 )
 from capfuzz.differential.runner import Runner
-from capfuzz.differential.verdict import EQUIVALENT, Blame, Cause, Mismatch, Outcome, Verdict
+from capfuzz.differential.verdict import EQUIVALENT, Cause, Mismatch, Outcome, Verdict
 
 Reference = Callable[..., Any]
 
@@ -61,46 +59,11 @@ def check(
     is called with NumPy arrays instead and returns the same structure. The outcome of a divergence carries no blame yet:
     `explain` adds it. `laws` are checked last, on the last step's eager answer. `drive` says how it is driven.
     """
-    return _checked(Run(device, implementation, feeds, drive), reference, laws or {})
+    return checked(Run(device, implementation, feeds, drive), reference, laws or {})
 
 
-def explain(
-    device: Device,
-    implementation: Implementation,
-    feeds: Sequence[Feed],
-    reference: Reference | None,
-    outcome: Outcome,
-    laws: Mapping[str, Law] | None = None,
-    drive: Drive = SIMPLY,
-) -> Outcome:
-    """Runs the case again with every op's values traced, and blames the op where the runs part.
-
-    An outcome that already has its line (a capture error) comes back as it is.
-    """
-    if outcome.blame.location is not None or not outcome.is_fault:
-        return outcome
-    run = Run(device, implementation, feeds, drive, traces=Traces())
-    if isinstance(implementation, Runner):  # what happens inside its graphs is not traced
-        return replace(outcome, blame=_definition(run))
-    traced = _checked(run, reference, laws or {})
-    if (traced.verdict, traced.cause) != (outcome.verdict, outcome.cause) or run.traces is None:
-        return outcome
-    if outcome.verdict is Verdict.DIVERGENCE:
-        blame = guilty_op(run.traces, unwritten=outcome.cause == Cause.UNWRITTEN_OUTPUT)
-    else:
-        blame = last_writer(run.traces)
-        if blame.location is None:
-            blame = _definition(run)
-    return Outcome(outcome.verdict, outcome.cause, outcome.message, blame, outcome.mismatch)
-
-
-def _definition(run: Run) -> Blame:
-    """Where the implementation begins."""
-    code = run.code
-    return Blame(None if code is None else Location(code, code.co_firstlineno), None)
-
-
-def _checked(run: Run, reference: Reference | None, laws: Mapping[str, Law]) -> Outcome:
+def checked(run: Run, reference: Reference | None, laws: Mapping[str, Law]) -> Outcome:
+    """The whole check of a run, from its beginning again where the device wants to look more closely."""
     while True:
         try:
             return _outcome(run, reference, laws)
@@ -279,6 +242,13 @@ def _timeline(run: Run, order: Sequence[int]) -> list[Observed]:
 
 
 def _compare_with_reference(run: Run, reference: Reference, step: int, seen: Observed) -> None:
+    for mismatch in differences(run, reference, step, seen):
+        message = f"{mismatch.path} is not what the reference gives"
+        raise Fault(Outcome(Verdict.REFERENCE_MISMATCH, None, message, mismatch=mismatch))
+
+
+def differences(run: Run, reference: Reference, step: int, seen: Observed) -> Iterator[Mismatch]:
+    """Where an eager answer is not the reference's, output by output."""
     arrays = {name: value.array.copy() if isinstance(value, Argument) else value for name, value in run.feeds[step].items()}
     expected = outputs_of(run.device, reference(**arrays))
     for path, leaf in expected.items():
@@ -291,8 +261,7 @@ def _compare_with_reference(run: Run, reference: Reference, step: int, seen: Obs
         actual: np.ndarray | str = "nothing" if got is None else got.array
         if got is not None and not same_kind:
             left, actual = kind, got.dtype.removeprefix("torch.")
-        mismatch = Mismatch(f"eager ({describe_step(step)})", path, "reference", "eager", left, actual)
-        raise Fault(Outcome(Verdict.REFERENCE_MISMATCH, None, f"{path} is not what the reference gives", mismatch=mismatch))
+        yield Mismatch(f"eager ({describe_step(step)})", path, "reference", "eager", left, actual)
 
 
 def _check_laws(run: Run, laws: Mapping[str, Law]) -> None:

@@ -31,7 +31,7 @@ class Observed:
 
 
 def observe(device: Device, result: Any, buffers: Mapping[str, Buffer]) -> Observed:
-    found = _flat(result)
+    found = flat(result)
     tensors = [value for value in found.values() if isinstance(value, torch.Tensor)]
     arrays = device.read_all(tensors, list(buffers.values()))
     return Observed(_leaves(device, found, iter(arrays)), dict(zip(buffers, arrays[len(tensors) :], strict=True)))
@@ -39,7 +39,7 @@ def observe(device: Device, result: Any, buffers: Mapping[str, Buffer]) -> Obser
 
 def outputs_of(device: Device, result: Any) -> dict[str, Leaf]:
     """Flattens a result (tensors, scalars, None, and lists, tuples and dicts of them) into leaves by path."""
-    found = _flat(result)
+    found = flat(result)
     return _leaves(device, found, iter([device.read(value) for value in found.values() if isinstance(value, torch.Tensor)]))
 
 
@@ -47,14 +47,14 @@ def _leaves(device: Device, found: Mapping[str, Any], arrays: Iterator[np.ndarra
     return {path: _leaf(device, value, arrays) for path, value in found.items()}
 
 
-def _flat(value: Any, path: str = "output") -> dict[str, Any]:
+def flat(value: Any, path: str = "output") -> dict[str, Any]:
     """The tensors, arrays and scalars of a result by path."""
     if isinstance(value, torch.Tensor):
         return {path: value}
     if isinstance(value, Mapping):
-        return {p: leaf for key, item in value.items() for p, leaf in _flat(item, f"{path}[{key!r}]").items()}
+        return {p: leaf for key, item in value.items() for p, leaf in flat(item, f"{path}[{key!r}]").items()}
     if isinstance(value, (list, tuple)):
-        return {p: leaf for index, item in enumerate(value) for p, leaf in _flat(item, f"{path}[{index}]").items()}
+        return {p: leaf for index, item in enumerate(value) for p, leaf in flat(item, f"{path}[{index}]").items()}
     return {path: value}
 
 

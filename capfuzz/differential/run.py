@@ -13,7 +13,7 @@ from capfuzz.devices.errors import DanglingBufferError, first_line, root_cause, 
 from capfuzz.devices.layout import CONTIGUOUS, Argument, HostMemory, Space
 from capfuzz.devices.trace import blamed, code_of
 from capfuzz.devices.tracer import Tracer
-from capfuzz.differential.blame import Traces
+from capfuzz.differential.blame import ImplementationTracer, Traces
 from capfuzz.differential.classify import Replayed, cause_of, first_mismatch
 from capfuzz.differential.observe import Observed, observe
 from capfuzz.differential.runner import Runner
@@ -63,8 +63,8 @@ class Run:
     def schedule(self) -> Schedule:
         return self.drive.schedule
 
-    def tracer(self) -> Tracer | None:
-        return None if self.traces is None else Tracer(values=True, within=self.code)
+    def tracer(self) -> ImplementationTracer | None:
+        return None if self.traces is None else ImplementationTracer(self.codes)
 
     def buffers(self, feed: Feed) -> dict[str, Buffer]:
         return {name: self.device.buffer(value) for name, value in feed.items() if isinstance(value, Argument)}
@@ -112,7 +112,8 @@ class Run:
         """What a replay leaves, behind the host's part for it. Raises `Fault`."""
         try:
             if isinstance(self.implementation, TwoPart):
-                self.device.eager(partial(self.implementation.prepare, Mode.REPLAY, **self.arguments(feed, buffers)), seed)
+                prepare = partial(self.implementation.prepare, Mode.REPLAY, **self.arguments(feed, buffers))
+                self.device.eager(prepare, seed, tracer)
             graph.replay(seed, tracer)
             return observe(self.device, graph.result, buffers)
         except DanglingBufferError as error:
@@ -137,6 +138,13 @@ class Run:
     @property
     def has_state(self) -> bool:
         return has_state(self.feeds[0])
+
+    @property
+    def codes(self) -> tuple[CodeType, ...]:
+        """The functions in which a line is the implementation's own; a runner's calls may be anywhere."""
+        whole = self.implementation
+        functions = [whole.eager] if isinstance(whole, Runner) else callables_of(whole)
+        return tuple(code for code in map(code_of, functions) if code is not None)
 
     @property
     def code(self) -> CodeType | None:

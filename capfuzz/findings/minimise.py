@@ -27,7 +27,8 @@ from capfuzz.targets.model import Target
 Candidates = Iterator[Case]
 StillFails = Callable[[Case], bool]
 
-
+# Of each the simplest first.
+_SECOND = ("none", "twin", "bucket", "value")
 _BETWEEN = ("nothing", "churn", "larger", "both")
 
 
@@ -116,9 +117,10 @@ def lower_schedule(target: Target, case: Case) -> Candidates:
     yield case.with_schedule(SIMPLEST)
     if schedule.second != "none":
         yield case.with_schedule(msgspec.structs.replace(schedule, second="none", axis=None, second_dies=False))
-        yield case.with_schedule(msgspec.structs.replace(schedule, second="twin", axis=None))
+        for second in _SECOND[1 : _SECOND.index(schedule.second)]:
+            yield case.with_schedule(msgspec.structs.replace(schedule, second=second, axis=None))
         yield case.with_schedule(msgspec.structs.replace(schedule, second_dies=False))
-    for between in ("nothing", "churn", "larger")[: _BETWEEN.index(schedule.between)]:
+    for between in _BETWEEN[: _BETWEEN.index(schedule.between)]:
         yield case.with_schedule(msgspec.structs.replace(schedule, between=between))
     yield case.with_schedule(msgspec.structs.replace(schedule, eager_between=False))
     yield case.with_schedule(msgspec.structs.replace(schedule, eager_layout="same"))
@@ -235,7 +237,7 @@ def lower_values(value: int, least: int) -> Iterator[int]:
     Distances from `least` are tried in this order: zero and the powers of two, upwards; the distance with its low bits cleared,
     from the boldest; less a power of two below its lowest bit, down to one less, which is always among them. They lie on one
     grid whatever the value, so a search that starts again meets candidates that it has asked already: the whole search costs
-    about three candidates a bit.
+    about three candidates a bit. Half of the distance comes last, for faults that a larger value may not show.
     """
     gap = value - least
     if gap <= 0:
@@ -244,7 +246,7 @@ def lower_values(value: int, least: int) -> Iterator[int]:
     distances += [gap >> bit << bit for bit in range(gap.bit_length() - 1, 0, -1)]
     lowest_bit = (gap & -gap).bit_length() - 1
     distances += [gap - (1 << bit) for bit in range(lowest_bit - 1, -1, -1)]
-    distances.append(gap - 1)
+    distances += [gap - 1, gap >> 1]
     for distance in dict.fromkeys(distances):
         if distance < gap:
             yield least + distance

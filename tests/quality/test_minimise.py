@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 
+from capfuzz.differential import Schedule
 from capfuzz.findings.minimise import StillFails, default_passes, lower_values, minimise
 from capfuzz.targets import Case, InvalidCaseError, Target, get_target
 
@@ -129,6 +130,19 @@ def test_a_threshold_is_found_exactly_in_three_candidates_a_bit(threshold: int, 
         value = lower
     assert value == threshold
     assert len(asked) <= 4 + 3 * (threshold + above).bit_length()
+
+
+def test_half_of_a_value_is_tried_for_a_fault_that_larger_ones_may_not_show() -> None:
+    best = minimise(TARGET, case([[7]]), lambda c: lengths(c) in ([7], [3]))
+    assert best.case == case([[3]])
+
+
+@pytest.mark.parametrize("needed", ["none", "twin", "bucket", "value"])
+def test_the_simplest_other_graph_that_will_do(needed: str) -> None:
+    order = ["none", "twin", "bucket", "value"]
+    begin = case([[]]).with_schedule(Schedule(second="value", axis="dtype", second_dies=True))
+    best = minimise(TARGET, begin, lambda c: order.index(c.schedule.second) >= order.index(needed))
+    assert best.case.schedule == Schedule(second=needed, axis="dtype" if needed == "value" else None)  # type: ignore[arg-type]
 
 
 def test_no_case_is_asked_twice_and_none_is_invalid() -> None:
