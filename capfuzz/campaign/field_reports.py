@@ -17,12 +17,17 @@ MENDED_CASES = 200  # from each seed
 
 @dataclass(frozen=True)
 class Report:
-    """One report: its target, its fault class in the taxonomy of reports, and why it cannot show, if so."""
+    """One report: its target, its fault class (a letter that docs/field_reports.md explains), and why it cannot show, if so."""
 
     name: str
     target: Target
     fault_class: str
     cannot_show: str | None
+
+    @property
+    def address(self) -> str:
+        """Where the report is read."""
+        return self.target.variants[FAULTY].source
 
 
 @dataclass(frozen=True)

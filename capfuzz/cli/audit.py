@@ -42,7 +42,7 @@ def audit_targets(
     not read its static inputs, or each call captures anew. The exit status is 1 if a fault is missed, a share is low or a
     target is vacuous.
 
-    With --reports it searches for the fault of each public bug report in the recall suite, and prints a table.
+    With --reports it searches for the fault of each public bug report in the recall suite, and prints a table in Markdown.
     """
     if reports:
         if names:
@@ -83,13 +83,13 @@ def _audit_reports(device: str, seeds: int, most: int, case_timeout: float) -> i
     if not REPORTS.is_dir():
         raise BadInputError(f"--reports: there is no directory {REPORTS} here; run it in a checkout of capfuzz")
     out = console()
-    all_found, wrong, cannot = 0, 0, 0
-    out.print(
-        "| report | class | verdict expected | verdict given | cases | seconds |\n| --- | --- | --- | --- | ---: | ---: |"
-    )
+    count, all_found, wrong, cannot = 0, 0, 0, 0
+    out.print("| report | class | expected | given | cases (median) | seconds (median) |")
+    out.print("| --- | --- | --- | --- | ---: | ---: |")
     with Pools(device, 1, case_timeout) as pools:
         for report in reports_in(REPORTS):
             recalled = recall(report, seeds, most, pools.of)
+            count += 1
             all_found += recalled.is_found
             cannot += report.cannot_show is not None
             is_wrong = bool(recalled.mended_faults) or not (recalled.is_found or report.cannot_show)
@@ -98,9 +98,7 @@ def _audit_reports(device: str, seeds: int, most: int, case_timeout: float) -> i
             for fault in recalled.mended_faults:
                 out.print(f"the mended {report.name} has {fault}", style="red")
         described = pools.describe()
-    out.print(
-        f"{all_found} of {counted(all_found + wrong + cannot, 'report')} found, {cannot} of which cannot show; on {described}"
-    )
+    out.print(f"{all_found} of {counted(count, 'report')} found, {cannot} cannot show; on {described}")
     return ExitCode.FINDINGS if wrong else ExitCode.OK
 
 
@@ -110,7 +108,8 @@ def _report_row(recalled: Recalled) -> str:
     given = recalled.given if recalled.is_found or report.cannot_show is None else f"{recalled.given}: {report.cannot_show}"
     many = f"{statistics.median(cases):.0f}" if cases else "-"
     seconds = f"{statistics.median(found.seconds for found in recalled.searches):.2f}"
-    return f"| {report.name} | {report.fault_class} | {recalled.expected} | {given} | {many} | {seconds} |"
+    name = f"[{report.name}]({report.address})"
+    return f"| {name} | {report.fault_class} | {recalled.expected} | {given} | {many} | {seconds} |"
 
 
 def _mutant_lines(grown: MutantsAudited) -> list[str]:

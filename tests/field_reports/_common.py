@@ -36,8 +36,12 @@ def bucket_of(rows: int, multiple: int = 8) -> int:
 
 
 def draining(case: Case, axis: str) -> list[int]:
-    """How many rows are live in each step of a batch in which requests finish and none begin: never more than before."""
-    live = [integer_in(step, axis) for step in case.steps]
+    """How many rows are live in each step of a batch in which requests finish and none begin: all, then never more than before.
+
+    What is stale is then stale in the first replay of each step, and in every other.
+    """
+    rows = max(len(value) for value in case.steps[0].values() if isinstance(value, list))
+    live = [rows, *(integer_in(step, axis) for step in case.steps[1:])]
     return [min(live[: number + 1]) for number in range(len(live))]
 
 

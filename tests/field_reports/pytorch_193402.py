@@ -40,6 +40,7 @@ class LruRunner:
         bucket = bucket_of(rows, 2)
         if bucket not in self._graphs:
             static_x, static_weight = x.new_zeros(bucket), torch.zeros_like(weight)
+            product(static_x, static_weight, self.workspace(bucket, x))  # a warm-up
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 out = product(static_x, static_weight, self.workspace(bucket, x))

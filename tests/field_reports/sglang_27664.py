@@ -12,9 +12,10 @@ from capfuzz.differential import Feed, Runner, Verdict
 from capfuzz.targets.axes import RowsAxis, StepIntAxis
 from capfuzz.targets.case import Case
 from capfuzz.targets.model import Target
-from tests.field_reports._common import GraphCache, bucket_of, draining, rows_in
+from tests.field_reports._common import GraphCache, draining, rows_in
 
 MOST_ROWS = 8192
+LONGEST = 512
 
 
 def upgrade(lens: torch.Tensor) -> torch.Tensor:
@@ -27,7 +28,7 @@ def eager(x: torch.Tensor, lens: torch.Tensor) -> torch.Tensor:
 
 
 class AttentionBackend:
-    """Graphs of all buckets read one metadata object. Its buffers are made before any capture, and each graph fills them."""
+    """Graphs of all sizes read one metadata object. Its buffers are made before any capture, and each graph fills them."""
 
     def __init__(self) -> None:
         self._graphs = GraphCache()
@@ -37,17 +38,15 @@ class AttentionBackend:
 
     def __call__(self, x: torch.Tensor, lens: torch.Tensor) -> torch.Tensor:
         rows = x.numel()
-        bucket = bucket_of(rows, 2)
         if self._raw is None:
             self._raw = lens.new_zeros(MOST_ROWS)
-        if bucket not in self._static_x:
-            self._static_x[bucket] = x.new_zeros(bucket)
-        static_x, raw = self._static_x[bucket], self._raw
-        self._graphs.capture(bucket, lambda: static_x * self.pages(raw)[:bucket])
-        static_x[:rows].copy_(x)
+        if rows not in self._static_x:
+            self._static_x[rows] = torch.zeros_like(x)
+        static_x, raw = self._static_x[rows], self._raw
+        self._graphs.capture(rows, lambda: static_x * self.pages(raw)[:rows])
+        static_x.copy_(x)
         raw[:rows].copy_(lens)
-        out: torch.Tensor = self._graphs.replay(bucket)
-        return out[:rows].clone()
+        return self._graphs.replay(rows).clone()  # type: ignore[no-any-return]
 
     def pages(self, raw: torch.Tensor) -> torch.Tensor:
         if self._pages is None:
@@ -60,9 +59,12 @@ def reference(x: np.ndarray, lens: np.ndarray) -> np.ndarray:
 
 
 def build(case: Case) -> Sequence[Feed]:
+    """The first batch has a request more than any later one, and the requests of each step are longer."""
     feeds: list[Feed] = []
     for number, (step, live) in enumerate(zip(case.steps, draining(case, "live"), strict=True)):
-        feeds.append({"x": Argument(1 + number + np.arange(live)), "lens": Argument(rows_in(step, "lens")[:live])})
+        rows = max(1, live) if number else max(2, live + 1)
+        lens = LONGEST * number + np.resize(rows_in(step, "lens"), rows)
+        feeds.append({"x": Argument(1 + number + np.arange(rows)), "lens": Argument(lens)})
     return feeds
 
 
@@ -73,7 +75,7 @@ TARGET = Target(
     implementation=Runner(eager, AttentionBackend),
     reference=reference,
     fixed=(),
-    stepped=(RowsAxis("lens", most=512), StepIntAxis("live", up_to_batch=True)),
+    stepped=(RowsAxis("lens", most=LONGEST), StepIntAxis("live", up_to_batch=True)),
     build=build,
 )
 

@@ -53,6 +53,7 @@ class MoeRunner:
         static_x, static_weight, live = self._static[bucket]
         self._graphs.capture(bucket, lambda: reduce(self.mask(experts(static_x, static_weight), live)))
         static_x[:rows].copy_(x)
+        static_x[rows:].zero_()
         static_weight.copy_(weight)
         live.fill_(rows)
         out, total = self._graphs.replay(bucket)
@@ -67,7 +68,7 @@ def reference(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def build(case: Case) -> Sequence[Feed]:
     return [
         {
-            "x": Argument(rows_in(step, "x")[: integer_in(step, "live")]),
+            "x": Argument(rows_in(step, "x")[: integer_in(step, "live")] + 1000 * (number + 1)),
             "weight": Argument(np.array([number + 2])),
         }
         for number, step in enumerate(case.steps)

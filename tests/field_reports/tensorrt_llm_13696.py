@@ -14,6 +14,7 @@ from capfuzz.targets.case import Case
 from capfuzz.targets.model import Target
 from tests.field_reports._common import GraphCache, rows_in
 
+LONGEST = 4096
 TOKENS_A_FRAME = {"480p": 3, "720p": 7}
 
 
@@ -80,7 +81,10 @@ def reference(frames: np.ndarray, resolution: str) -> np.ndarray:
 
 
 def build(case: Case) -> Sequence[Feed]:
-    frames = [Argument(rows_in(step, "frames"), space=Space.HOST) for step in case.steps]
+    """No step has the frames of the one before: what a step was prepared for is then what the other resolution has left."""
+    frames = [
+        Argument(rows_in(step, "frames") + 2 * LONGEST * number, space=Space.HOST) for number, step in enumerate(case.steps)
+    ]
     return [{"frames": argument, "resolution": case.values["resolution"]} for argument in frames]
 
 
@@ -92,7 +96,7 @@ TARGET = Target(
     implementation=Runner(eager, Model),
     reference=reference,
     fixed=(ChoiceAxis("resolution", tuple(TOKENS_A_FRAME)),),
-    stepped=(RowsAxis("frames", most=4096),),
+    stepped=(RowsAxis("frames", most=LONGEST),),
     build=build,
 )
 

@@ -58,7 +58,7 @@ TARGET = Target(
     implementation=TwoPart(host_lens, mended),
     reference=reference,
     fixed=(),
-    stepped=(RowsAxis("lens", most=LONGEST),),
+    stepped=(RowsAxis("lens", least=1, most=LONGEST),),
     build=build,
 )
 

@@ -57,6 +57,7 @@ class ModelRunner:
         static_lens[:rows].copy_(seq_lens)
         static_lens[rows:].fill_(self.padded_length)
         static_new[:rows].copy_(new)
+        static_new[rows:].zero_()
         out: torch.Tensor = self._graphs.replay(key)
         return out.clone()
 

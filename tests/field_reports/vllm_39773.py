@@ -14,6 +14,7 @@ from capfuzz.targets.case import Case
 from capfuzz.targets.model import Target
 from tests.field_reports._common import GraphCache, bucket_of, draining, rows_in
 
+LONGEST = 8
 Answer = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -28,20 +29,20 @@ def eager(hidden: torch.Tensor, last_tokens: torch.Tensor) -> Answer:
 
 
 class Speculator:
-    """A graph for each padded number of tokens and requests. Behind the tokens lies a row of zeros."""
+    """A graph for each number of tokens and padded number of requests. Behind the tokens lies a row of zeros."""
 
     def __init__(self) -> None:
         self._graphs = GraphCache()
         self._static: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __call__(self, hidden: torch.Tensor, last_tokens: torch.Tensor) -> Answer:
-        tokens, requests = hidden.numel(), last_tokens.numel()
-        key = nothing, bucket = bucket_of(tokens, 512), bucket_of(requests)
+        requests = last_tokens.numel()
+        key = nothing, bucket = hidden.numel(), bucket_of(requests)
         if key not in self._static:
             self._static[key] = hidden.new_zeros(nothing + 1), last_tokens.new_full((bucket,), nothing)
         static_hidden, static_last = self._static[key]
         self._graphs.capture(key, lambda: gather(static_hidden, static_last))
-        static_hidden[:tokens].copy_(hidden)
+        static_hidden[:nothing].copy_(hidden)
         static_last[:requests].copy_(last_tokens)
         self.pad(static_last, requests, nothing)
         picked, total = self._graphs.replay(key)
@@ -59,9 +60,10 @@ def reference(hidden: np.ndarray, last_tokens: np.ndarray) -> tuple[np.ndarray, 
 def build(case: Case) -> Sequence[Feed]:
     feeds: list[Feed] = []
     for number, (step, live) in enumerate(zip(case.steps, draining(case, "live"), strict=True)):
-        ends = np.cumsum(rows_in(step, "lens")[: max(1, live)])
-        hidden = 1000 * (number + 1) + np.arange(ends[-1] if ends.size else 0)
-        feeds.append({"hidden": Argument(hidden), "last_tokens": Argument(ends - 1)})
+        lens = rows_in(step, "lens")
+        hidden = 1000 * (number + 1) + np.arange(LONGEST * (lens.size + 1))
+        last_tokens = np.cumsum(lens[: max(1, live)]) - 1
+        feeds.append({"hidden": Argument(hidden), "last_tokens": Argument(last_tokens)})
     return feeds
 
 
@@ -72,7 +74,7 @@ TARGET = Target(
     implementation=Runner(eager, Speculator),
     reference=reference,
     fixed=(),
-    stepped=(RowsAxis("lens", least=1, most=8), StepIntAxis("live", up_to_batch=True)),
+    stepped=(RowsAxis("lens", least=1, most=LONGEST), StepIntAxis("live", up_to_batch=True)),
     build=build,
 )
 

@@ -53,6 +53,7 @@ class ModelRunner:
         static_slots[:rows].copy_(slots)
         static_slots[rows:].fill_(PADDING_SLOT)
         static_hidden[:rows].copy_(hidden)
+        static_hidden[rows:].zero_()
         out: torch.Tensor = self._graphs.replay(key)
         return out.clone()
 

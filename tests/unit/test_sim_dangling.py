@@ -88,3 +88,19 @@ def test_memory_that_its_owner_holds_is_fine_when_another_graph_dies() -> None:
     table = None
     with pytest.raises(DanglingBufferError):
         second.replay()
+
+
+@pytest.mark.parametrize("replayed_first", [True, False])
+def test_what_a_dead_graph_owned_is_outside_memory_of_the_others(replayed_first: bool) -> None:
+    table = torch.arange(4, device="cuda")
+    first, made = captured(lambda: table + 1)
+    second, two = captured(lambda: made * 2)
+    first.replay()
+    if replayed_first:
+        second.replay()
+    first.reset()
+    second.replay()
+    assert two.tolist() == [2, 4, 6, 8]
+    made = None
+    with pytest.raises(DanglingBufferError):
+        second.replay()

@@ -84,10 +84,15 @@ class CUDAGraph:
     def _seal(self, machine: Machine) -> None:
         """Before any graph's next replay: makes the steps, and nodes hold others' memory by aliases that are counted."""
         assert self._nodes is not None
+        self._forget_aliases(machine)
         inside = {storage_id(tensor) for graph in machine.graphs() for tensor in (*graph._owned, *graph._host_memory)}
         self._outside = memory.alias_outside(self._nodes, inside, machine.pinned.__contains__)
         self._steps = [node.step for node in self._nodes if node.kind != "alloc"]
         machine.aliases.update({buffer.storage: buffer.aliases for buffer in self._outside})
+
+    def _forget_aliases(self, machine: Machine) -> None:
+        if self._outside:
+            machine.aliases -= Counter({buffer.storage: buffer.aliases for buffer in self._outside})
 
     def abort(self, succeeded: bool = False) -> None:
         """Ends the capture without a graph; nothing that it ran is to be seen."""
@@ -199,6 +204,10 @@ class CUDAGraph:
         return self._nodes
 
     @property
+    def is_captured(self) -> bool:
+        return self._nodes is not None
+
+    @property
     def nodes(self) -> list[Node]:
         """The recorded nodes, in order."""
         return self._require_captured("nodes")
@@ -209,9 +218,8 @@ class CUDAGraph:
         if self._nodes is not None and runtime is not None and runtime.capture is not None:
             runtime.capture.invalidate(not_permitted())
         if self._machine is not None:
-            self._machine.unsealed.discard(self)
-            if self._outside:
-                self._machine.aliases -= Counter({buffer.storage: buffer.aliases for buffer in self._outside})
+            self._forget_aliases(self._machine)
+            self._machine.forget_graph(self)
         self._nodes = None
         self._owned = []
         self._host_memory = []

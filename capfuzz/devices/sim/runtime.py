@@ -85,6 +85,12 @@ class Machine:
         self._graphs[next(self._captures)] = graph
         self.unsealed.add(graph)
 
+    def forget_graph(self, graph: CUDAGraph) -> None:
+        """A graph is gone: what it owned is outside memory to those that live."""
+        self.unsealed.discard(graph)
+        if len(self._graphs) > 1:
+            self.unsealed.update(other for other in self.graphs() if other is not graph and other.is_captured)
+
     def graphs(self) -> Iterator[CUDAGraph]:
         """The captured graphs that live, in the order of their captures."""
         return self._graphs.values()
