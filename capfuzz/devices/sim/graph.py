@@ -33,7 +33,8 @@ class CUDAGraph:
         self._in_autograd = False
         self._machine: Machine | None = None
         self._host_memory: list[torch.Tensor] = []
-        # Known from the first replay on: others' memory that the graph uses, and what to run.
+        # Known once it is sealed, before its first replay: others' memory that the graph uses, and what to run.
+        self.is_sealed = False
         self._outside: list[memory.OutsideBuffer] = []
         self._steps: list[Step] = []
 
@@ -82,8 +83,10 @@ class CUDAGraph:
         ]
 
     def _seal(self, machine: Machine) -> None:
-        """Before any graph's next replay: makes the steps, and nodes hold others' memory by aliases that are counted."""
-        assert self._nodes is not None
+        """Makes the steps; nodes hold others' memory by aliases that are counted, from now on."""
+        self.is_sealed = True
+        if self._nodes is None:
+            return
         self._forget_aliases(machine)
         inside = {storage_id(tensor) for graph in machine.graphs() for tensor in (*graph._owned, *graph._host_memory)}
         self._outside = memory.alias_outside(self._nodes, inside, machine.pinned.__contains__)
@@ -164,10 +167,11 @@ class CUDAGraph:
 
     def _refuse_dangling(self) -> None:
         machine = current().machine
-        if machine.unsealed:
-            for graph in list(machine.unsealed):
-                graph._seal(machine)
-            machine.unsealed.clear()
+        if machine.has_unsealed:
+            machine.has_unsealed = False
+            for graph in list(machine.graphs()):
+                if not graph.is_sealed:
+                    graph._seal(machine)
         aliases = machine.aliases
         for buffer in self._outside:
             if memory.tensors_in(buffer.storage) <= aliases[buffer.storage]:
@@ -202,10 +206,6 @@ class CUDAGraph:
         if self._nodes is None:
             raise RuntimeError(f"Called CUDAGraph::{what} without a preceding successful capture.")
         return self._nodes
-
-    @property
-    def is_captured(self) -> bool:
-        return self._nodes is not None
 
     @property
     def nodes(self) -> list[Node]:

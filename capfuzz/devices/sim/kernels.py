@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
+_NO_TENSORS = frozenset({int, float, bool, type(None), torch.dtype})
 
 
 def scan(values: Any, host: list[torch.Tensor]) -> bool:
@@ -23,6 +24,8 @@ def scan(values: Any, host: list[torch.Tensor]) -> bool:
         kind = type(value)
         if kind is SimTensor:
             found = True
+        elif kind in _NO_TENSORS:
+            continue
         elif kind is list or kind is tuple:
             found = scan(value, host) or found
         elif isinstance(value, torch.Tensor):

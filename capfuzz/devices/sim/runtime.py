@@ -65,8 +65,9 @@ class Machine:
         self.runtimes: list[Runtime] = []
         self._graphs: weakref.WeakValueDictionary[int, CUDAGraph] = weakref.WeakValueDictionary()
         self._captures = itertools.count()
-        # Captured graphs that no replay has looked at yet; how many aliases the others' nodes hold of each outside storage.
-        self.unsealed: weakref.WeakSet[CUDAGraph] = weakref.WeakSet()
+        # Whether a graph must be sealed before the next replay; how many aliases the nodes of the sealed ones hold of each
+        # outside storage.
+        self.has_unsealed = False
         self.aliases: Counter[int] = Counter()
 
     def next_stream(self) -> StreamState:
@@ -83,13 +84,15 @@ class Machine:
 
     def add_graph(self, graph: CUDAGraph) -> None:
         self._graphs[next(self._captures)] = graph
-        self.unsealed.add(graph)
+        self.has_unsealed = True
 
     def forget_graph(self, graph: CUDAGraph) -> None:
         """A graph is gone: what it owned is outside memory to those that live."""
-        self.unsealed.discard(graph)
         if len(self._graphs) > 1:
-            self.unsealed.update(other for other in self.graphs() if other is not graph and other.is_captured)
+            for other in self.graphs():
+                if other is not graph:
+                    other.is_sealed = False
+                    self.has_unsealed = True
 
     def graphs(self) -> Iterator[CUDAGraph]:
         """The captured graphs that live, in the order of their captures."""
