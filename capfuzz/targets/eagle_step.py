@@ -253,12 +253,11 @@ def slices_by_live(positions: torch.Tensor, live: torch.Tensor, **others: Any) -
 
 
 @TARGET.variant(Verdict.DIVERGENCE, "values", "fault class F11: a branch on whether the step is captured")
-def advances_in_eager_only(positions: torch.Tensor, **others: Any) -> Tensors:
-    """Leaves the positions alone while capturing, for capturing to be harmless: nor do the replays advance them."""
-    before = positions.clone()
-    out = eagle_step(positions=positions, **others)
+def ends_in_capture(positions: torch.Tensor, max_len: int, **others: Any) -> Tensors:
+    """Puts every request at its end while capturing, for nobody to go on from the warm-up's: every replay does that too."""
+    out = eagle_step(positions=positions, max_len=max_len, **others)
     if torch.cuda.is_current_stream_capturing():
-        positions.copy_(before)
+        positions.fill_(max_len)
     return out
 
 

@@ -324,11 +324,14 @@ def batch_order(request_rows: torch.Tensor, **given: Any) -> torch.Tensor:
 @TARGET.variant(
     Verdict.REFERENCE_MISMATCH, source="a search for the last offset below the token instead of the last at or below it"
 )
-def left_search(query_start_loc: torch.Tensor, **given: Any) -> torch.Tensor:
+def left_search(query_start_loc: torch.Tensor, positions: torch.Tensor, **given: Any) -> torch.Tensor:
     """Counts the first token of a request to the one before: right for a batch of one."""
     late = query_start_loc.clone()
     late[1:-1] += 1
-    return slot_mapping(query_start_loc=torch.minimum(late, query_start_loc[-1:]), **given)
+    bounds = torch.minimum(late, query_start_loc[-1:])
+    # A dummy's token may be counted to a live request, and is looked up then.
+    positions = positions.masked_fill(positions >= _STALE_POSITION, 0)
+    return slot_mapping(query_start_loc=bounds, positions=positions, **given)
 
 
 @TARGET.variant(Verdict.REFERENCE_MISMATCH, source="the form before cp_kv_cache_interleave_size: runs of one token")

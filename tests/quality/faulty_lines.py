@@ -49,7 +49,7 @@ EXACT = {
     "dcp_local_seq_lens.bakes_an_address": "_fresh_metadata: return dcp_local_seq_lens(**given)",
     "eagle_step.scalar_store": "slots[-1] = -1",
     "eagle_step.slices_by_live": "positions[:live].clamp_(min=0)",
-    "eagle_step.advances_in_eager_only": "positions.copy_(before)",
+    "eagle_step.ends_in_capture": "positions.fill_(max_len)",
     "eagle_step.own_positions": "_own[key] = positions.clone()",
     "eagle_step.table_of_capture": "_map_table: map_to_kernel_blocks(block_table, kernel_table, ratio)",
     "eagle_step.narrow_slots": "slots.copy_(slots.int())",
@@ -307,7 +307,7 @@ MADE_ABOVE = {
         "in_order = torch.arange(request_rows.numel()",
     ),
     "slot_mapping.left_search": (
-        "return slot_mapping(query_start_loc=torch.minimum(late, query_start_loc[-1:]), **given)",
+        "return slot_mapping(query_start_loc=bounds, positions=positions, **given)",
         "late[1:-1] += 1",
     ),
     "spec_decode_metadata.counts_padding": (

@@ -9,6 +9,8 @@ import re
 import shutil
 import struct
 import subprocess
+import time
+import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
@@ -82,6 +84,11 @@ class Browser:
         return [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]
 
     def screenshot(self) -> bytes:
+        """Chromium answers "Unable to capture screenshot" where a busy machine has not drawn a frame in time: asked again."""
+        for _ in range(4):
+            with contextlib.suppress(urllib.error.HTTPError):
+                return base64.b64decode(self.command("Page.captureScreenshot", captureBeyondViewport=True)["data"])
+            time.sleep(1)
         return base64.b64decode(self.command("Page.captureScreenshot", captureBeyondViewport=True)["data"])
 
     def close(self) -> None:

@@ -128,6 +128,7 @@ class CUDAGraph:
         if capture.outer is not None:  # two captures may be under way; to make a graph of one is not allowed then
             raise capture.outer.invalidate(not_permitted(Rule.NESTED_CAPTURE))
         self._nodes = capture.nodes
+        self.is_sealed = False
         self._owned = capture.owned
         self._host_memory = capture.host_memory
         self._machine = capture.runtime.machine
