@@ -220,20 +220,23 @@ def _store_all(slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **ot
     return {"key_cache": key_cache, "value_cache": value_cache}
 
 
+def _store_last(slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **others: Any) -> Tensors:
+    """Writes the bucket's last token, behind the others: of two writes to one slot by one op, either may be the last."""
+    return _store_all(slots[-1:], key[-1:], value[-1:], **others)
+
+
 @TARGET.variant(Verdict.REFERENCE_MISMATCH, source="https://github.com/vllm-project/vllm/issues/43810")
 def writes_the_last_slot(slots: torch.Tensor, padding: str, **others: Any) -> Tensors:
     """Indexes with -1, which is the last slot of the last block."""
-    if padding == "null_block":
-        return kv_cache_write(slots=slots, padding=padding, **others)
-    return _store_all(slots, **others)
+    out = kv_cache_write(slots=slots, padding=padding, **others)
+    return out if padding == "null_block" else _store_last(slots, **others)
 
 
 @TARGET.variant(Verdict.REFERENCE_MISMATCH, source="-1 clamped to 0, which is somebody's; lightseekorg/tokenspeed #700")
 def writes_slot_zero(slots: torch.Tensor, padding: str, **others: Any) -> Tensors:
     """Clamps -1 to 0, although block 0 is live."""
-    if padding == "null_block":
-        return kv_cache_write(slots=slots, padding=padding, **others)
-    return _store_all(slots.clamp(min=0), **others)
+    out = kv_cache_write(slots=slots, padding=padding, **others)
+    return out if padding == "null_block" else _store_last(slots.clamp(min=0), **others)
 
 
 @TARGET.variant(Verdict.REFERENCE_MISMATCH, source="https://github.com/sgl-project/sglang/pull/32477")

@@ -158,3 +158,23 @@ def test_the_streams_are_as_they_were(settled: CudaDevice) -> None:
     assert torch.cuda.current_stream() == before
     settled.capture(lambda: torch.zeros(2, device="cuda") + 1, 0).close()
     assert torch.cuda.current_stream() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("graph_cache", "captures_on_a_copy"),
+        ("growing_workspace", "frees_the_outgrown"),
+        ("growing_workspace", "keeps_the_last_outgrown"),
+    ],
+)
+def test_a_graph_of_the_implementations_own_is_not_replayed_through_freed_memory(
+    gpu: CudaDevice, name: str, fault: str
+) -> None:
+    target = get_target(name)
+    function = target.variants[fault].function
+    cases = drawn(target.strategy(), 40, 1)
+    labels = {check(gpu, function, target.feeds(case)).label for case in cases}
+    assert labels <= {"dangling_buffer", "equivalent"}
+    assert "dangling_buffer" in labels
+    assert {check(gpu, target.implementation, target.feeds(case)).label for case in cases} == {"equivalent"}

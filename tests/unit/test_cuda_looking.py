@@ -274,6 +274,7 @@ def test_a_divergence_is_explained(stand_in: StandIn) -> None:
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers become host tensors without dimensions."""
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda tensor: tensor.dim() > 0 or tensor._is_view()))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
 
 def looked_at(body: Callable[[], Any]) -> tuple[CallWatch, Watch]:

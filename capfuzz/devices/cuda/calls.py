@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from capfuzz.devices import poison
-from capfuzz.devices.cuda.watch import OutsideBuffer, Watch, tensors_of
+from capfuzz.devices.cuda.watch import OutsideBuffer, Watch, side_now, tensors_of
 from capfuzz.devices.op_facts import reads_shape_alone
 from capfuzz.devices.trace import here
 
@@ -84,7 +84,7 @@ class CallWatch(TorchFunctionMode):
         if kind == _MAKES_EMPTY and result.is_cuda and not poison.torch_fills_memory():
             self.saw_empty = True
             if self.above is None:
-                poison.fill(result, self.side)
+                poison.fill(result, side_now(self.side))
         if self.side == poison.CAPTURE and not (version is not None and version == _version(first) and _is_part(result, first)):
             self._note(func, args, kwargs, result)
         return result

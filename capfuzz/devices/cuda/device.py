@@ -25,8 +25,8 @@ from capfuzz.devices import poison
 from capfuzz.devices.base import Body, Buffer, DeviceMissingError, LookAgainError
 from capfuzz.devices.cuda.calls import CallWatch
 from capfuzz.devices.cuda.staging import Staging
+from capfuzz.devices.cuda.user_graphs import UserGraphs, refuse_dangling
 from capfuzz.devices.cuda.watch import Kept, OutsideBuffer, Watch
-from capfuzz.devices.errors import DanglingBufferError
 from capfuzz.devices.layout import Argument, HostMemory, Space
 from capfuzz.devices.trace import OpRecord
 from capfuzz.devices.tracer import Tracer, host_values
@@ -95,11 +95,10 @@ class CudaCapturedGraph:
 
     def replay(self, seed: int, tracer: Tracer | None = None) -> None:
         for buffer in self._outside:
-            if buffer.storage.expired():
-                if not self._op_by_op:
-                    self._device.look_closer()
-                    raise LookAgainError("memory that the graph seems to use was freed")
-                raise DanglingBufferError(buffer.what, buffer.op, buffer.location)
+            if buffer.storage.expired() and not self._op_by_op:
+                self._device.look_closer()
+                raise LookAgainError("memory that the graph seems to use was freed")
+            refuse_dangling(buffer)
         self._device.seed(seed)
         self._graph.replay()  # who reads what it wrote waits for it
         if tracer is not None:
@@ -139,16 +138,18 @@ class CudaDevice:
         self._op_by_op = False
         self._waits = False
         self._staging = Staging(self.synchronize)
+        self._user_graphs = UserGraphs().__enter__()
         self._open_pool()
         self._check_poison()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._keeper.reset()
+        self._user_graphs.__exit__(*exc)
 
     def _open_pool(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        self._keeper = torch.cuda.CUDAGraph()
+        self._keeper = self._user_graphs.own_graph()
         anything = torch.zeros(1, device="cuda")
         self.synchronize()
         with torch.cuda.stream(self._stream):
@@ -224,6 +225,7 @@ class CudaDevice:
                 with mode:
                     result = body()
         finally:
+            self._user_graphs.abandon()
             self._restore_stream(stream)
         self.synchronize()
         return result
@@ -253,7 +255,7 @@ class CudaDevice:
     ) -> tuple[torch.cuda.CUDAGraph, Any, Seen]:
         self.seed(seed)
         self.synchronize()
-        graph = torch.cuda.CUDAGraph()
+        graph = self._user_graphs.own_graph()
         looking = self._op_by_op_and_call_by_call(tracer) if op_by_op else self._call_by_call()
         stream = torch._C._cuda_getCurrentStream(self._index)
         try:

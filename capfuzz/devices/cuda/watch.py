@@ -91,7 +91,7 @@ class Watch(TorchDispatchMode):
                     self._note_used(facts, kwargs.values())
         if facts.is_empty and isinstance(result, torch.Tensor) and result.is_cuda and not poison.torch_fills_memory():
             self.empties += 1
-            poison.fill(result, self.side)
+            poison.fill(result, side_now(self.side))
         if self.tracer is not None:
             self._trace(self.tracer, func, facts, args, kwargs, result)
         return result
@@ -139,6 +139,11 @@ class Watch(TorchDispatchMode):
             self.kept.append(Kept(facts.name, kind, here(), tuple(_storage(tensor) for tensor in written), copies))
         elif on_device:
             tracer.add(facts.name, kind, written)
+
+
+def side_now(side: int) -> int:
+    """An eager call may capture a graph by itself: what it makes then is that graph's."""
+    return poison.CAPTURE if torch.cuda.is_current_stream_capturing() else side
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
