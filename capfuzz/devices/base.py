@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -101,6 +102,19 @@ class Device(Protocol):
     def failed_op(self, error: BaseException) -> str | None:
         """The op that raised `error`, where the device can tell."""
         ...
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Puts the garbage collector off: a graph in a reference cycle, if destroyed during a capture, would cost that capture."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 Opener = Callable[[int], AbstractContextManager[Device]]

@@ -19,7 +19,7 @@ from capfuzz.devices.layout import Argument, Space
 from capfuzz.differential.classify import Replayed, describe_step, first_mismatch
 from capfuzz.differential.driving import SecondGraph, drive_runner, happen_between
 from capfuzz.differential.laws import Inputs, Law, LawCall, to_numpy
-from capfuzz.differential.observe import Observed, observe, outputs_of, same
+from capfuzz.differential.observe import Observed, observe, outputs_of, same, same_values
 from capfuzz.differential.run import (
     RAISED,
     SEED,
@@ -255,7 +255,7 @@ def differences(run: Run, reference: Reference, step: int, seen: Observed) -> It
         got = seen.outputs.get(path)
         kind = leaf.dtype.removeprefix("numpy.")
         same_kind = got is not None and kind == got.dtype.removeprefix("torch.")
-        if got is not None and same_kind and leaf.array.shape == got.array.shape and bool((leaf.array == got.array).all()):
+        if got is not None and same_kind and same_values(leaf.array, got.array):
             continue
         left: np.ndarray | str = leaf.array
         actual: np.ndarray | str = "nothing" if got is None else got.array

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,8 +12,7 @@ import torch
 from capfuzz.devices.base import Buffer, Device
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(NamedTuple):
     """One output: its values (a host copy), its dtype and whether it lies on the device. A host scalar has no dtype."""
 
     array: np.ndarray
@@ -22,8 +20,7 @@ class Leaf:
     on_device: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(NamedTuple):
     """Everything that one run left: `outputs` by path, `buffers` (whole bases, guard zones included) by argument name."""
 
     outputs: dict[str, Leaf]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from capfuzz.devices import poison
 from capfuzz.devices.cuda.user_graphs import UserGraphs
 from capfuzz.devices.errors import DanglingBufferError
 
@@ -34,6 +35,7 @@ class StandInGraph:
 def user_graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[UserGraphs]:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", StandInGraph)
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda tensor: True))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     with UserGraphs() as graphs:
         yield graphs
     assert StandInGraph.replay.__qualname__ == "StandInGraph.replay"
@@ -88,6 +90,15 @@ def test_captured_anew_it_uses_what_the_new_capture_used(user_graphs: UserGraphs
     other.add_(1)
     graph.capture_end()
     graph.replay()
+
+
+def test_what_a_capture_leaves_unwritten_is_poisoned_when_it_has_ended(user_graphs: UserGraphs) -> None:
+    graph = begun()
+    kept = torch.empty(3, dtype=torch.int64)
+    kept.fill_(1)
+    assert kept.tolist() == [1, 1, 1]
+    graph.capture_end()
+    assert kept.tolist() == [poison.value(torch.int64, poison.CAPTURE)] * 3
 
 
 def test_a_capture_that_is_refused_or_never_ended_leaves_no_mode(user_graphs: UserGraphs) -> None:

@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from capfuzz.devices import poison
-from capfuzz.devices.cuda.watch import OutsideBuffer, Watch, side_now, tensors_of
+from capfuzz.devices.cuda.watch import OutsideBuffer, Watch, poison_fresh, tensors_of
 from capfuzz.devices.op_facts import reads_shape_alone
 from capfuzz.devices.trace import here
 
@@ -32,6 +32,7 @@ _kinds: dict[Any, int] = {
     torch.Tensor.new_empty_strided: _MAKES_EMPTY,
     torch.Tensor.new: _NEEDS_WATCH,  # as it is called, `empty` or `tensor`
 }
+_COPIES = frozenset(["copy_", "__setitem__", "to", "cuda"])  # a graph that copies from pinned memory goes on reading it
 _ATTRIBUTES = frozenset(["__get__", "__set__", "__delete__"])
 
 
@@ -84,7 +85,7 @@ class CallWatch(TorchFunctionMode):
         if kind == _MAKES_EMPTY and result.is_cuda and not poison.torch_fills_memory():
             self.saw_empty = True
             if self.above is None:
-                poison.fill(result, side_now(self.side))
+                poison_fresh(result, self.side)
         if self.side == poison.CAPTURE and not (version is not None and version == _version(first) and _is_part(result, first)):
             self._note(func, args, kwargs, result)
         return result
@@ -137,7 +138,7 @@ class CallWatch(TorchFunctionMode):
 
     def _note_outside(self, func: Any, tensor: torch.Tensor, storage: torch.UntypedStorage) -> None:
         name = func.__name__
-        if storage.nbytes() and (tensor.is_cuda or (name in ("copy_", "__setitem__") and tensor.is_pinned())):
+        if storage.nbytes() and (tensor.is_cuda or (name in _COPIES and tensor.is_pinned())):
             what = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
             self.outside[storage._cdata] = OutsideBuffer(StorageWeakRef(storage), what, name, here())
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from capfuzz.devices import poison
-from capfuzz.devices.base import Body, Buffer, DeviceMissingError, LookAgainError
+from capfuzz.devices.base import Body, Buffer, DeviceMissingError, LookAgainError, uncollected
 from capfuzz.devices.cuda.calls import CallWatch
 from capfuzz.devices.cuda.staging import Staging
 from capfuzz.devices.cuda.user_graphs import UserGraphs, refuse_dangling
@@ -259,7 +259,8 @@ class CudaDevice:
         looking = self._op_by_op_and_call_by_call(tracer) if op_by_op else self._call_by_call()
         stream = torch._C._cuda_getCurrentStream(self._index)
         try:
-            result, seen = (self._through_torch if users_way else self._by_hand)(graph, body, looking)
+            with uncollected():
+                result, seen = (self._through_torch if users_way else self._by_hand)(graph, body, looking)
         except BaseException:
             self._restore_stream(stream)
             self._recover()

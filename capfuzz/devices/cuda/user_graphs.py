@@ -28,6 +28,20 @@ class _GraphWatch(Watch):
         self._graphs = graphs
         self.made_at: set[int] = set()
         """Addresses, which nothing else gets while the pool lives."""
+        self._unwritten: list[tuple[int, int, torch.dtype, torch.device]] = []
+
+    def _poison(self, fresh: torch.Tensor) -> None:
+        """To fill it here would record the fill, and each replay would undo what was written from outside the graph."""
+        storage = fresh.untyped_storage()
+        self._unwritten.append((storage.data_ptr(), storage.nbytes(), fresh.dtype, fresh.device))
+
+    def poison_unwritten(self) -> None:
+        """Once the capture has ended: to keep the tensors until then would keep their memory from being handed out again."""
+        for address, nbytes, dtype, device in self._unwritten:
+            storage = torch._C._construct_storage_from_data_pointer(address, device, nbytes)
+            poison.fill(torch.empty(0, dtype=dtype, device=device).set_(storage), poison.CAPTURE)
+        if self._unwritten:
+            torch.cuda.synchronize()
 
     def _note_made(self, result: Any) -> None:
         super()._note_made(result)
@@ -69,6 +83,8 @@ class UserGraphs:
             if watch is not None and watch in self._open:
                 self._close(watch)
             end(graph)
+            if watch is not None and not self._open:
+                watch.poison_unwritten()
 
         @functools.wraps(replay)
         def replay_alive(graph: torch.cuda.CUDAGraph) -> None:

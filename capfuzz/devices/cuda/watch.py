@@ -91,12 +91,15 @@ class Watch(TorchDispatchMode):
                     self._note_used(facts, kwargs.values())
         if facts.is_empty and isinstance(result, torch.Tensor) and result.is_cuda and not poison.torch_fills_memory():
             self.empties += 1
-            poison.fill(result, side_now(self.side))
+            self._poison(result)
         if self.tracer is not None:
             self._trace(self.tracer, func, facts, args, kwargs, result)
         return result
 
     # -- memory --------------------------------------------------------------------------------------------------------
+
+    def _poison(self, fresh: torch.Tensor) -> None:
+        poison_fresh(fresh, self.side)
 
     def _note_made(self, result: Any) -> None:
         if isinstance(result, torch.Tensor):
@@ -115,7 +118,7 @@ class Watch(TorchDispatchMode):
 
     def _note_outside(self, facts: OpFacts, tensor: torch.Tensor, storage: torch.UntypedStorage) -> None:
         """A tensor without bytes owns no memory that could be freed."""
-        if storage.nbytes() and (tensor.is_cuda or (facts.name == "copy_" and tensor.is_pinned())):
+        if storage.nbytes() and (tensor.is_cuda or (facts.name in ("copy_", "_to_copy") and tensor.is_pinned())):
             what = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
             self.outside[storage._cdata] = OutsideBuffer(StorageWeakRef(storage), what, facts.name, here())
 
@@ -141,9 +144,10 @@ class Watch(TorchDispatchMode):
             tracer.add(facts.name, kind, written)
 
 
-def side_now(side: int) -> int:
-    """An eager call may capture a graph by itself: what it makes then is that graph's."""
-    return poison.CAPTURE if torch.cuda.is_current_stream_capturing() else side
+def poison_fresh(fresh: torch.Tensor, side: int) -> None:
+    """An eager call may capture a graph by itself; what that makes is poisoned when the capture has ended: `user_graphs`."""
+    if side == poison.CAPTURE or not torch.cuda.is_current_stream_capturing():
+        poison.fill(fresh, side)
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from capfuzz.devices.sim.streams import StreamState
 
 Step = Callable[[], Any]
-Recipe = Step | tuple["Runtime", Op, tuple[Any, ...], dict[str, Any]]
+Recipe = Step | tuple["Runtime", "Op | RecordedCall", tuple[Any, ...], dict[str, Any]]
 
 
 class Node:
@@ -65,6 +65,17 @@ class Node:
         self.recipe = replaced(self.recipe, new)
 
 
+class RecordedCall:
+    """What a node makes again that stands for a whole call: see `recorded_calls`."""
+
+    __slots__ = ("call", "name")
+
+    def __init__(self, call: Callable[..., Any], name: str) -> None:
+        self.call = call
+        self.name = name
+        """The first op that the call was made of: the one that uses its arguments."""
+
+
 class TracedNodes(list[Node]):
     """The nodes of a capture that is traced: the tracer is told of each as it comes, whoever makes it."""
 
@@ -77,6 +88,7 @@ class TracedNodes(list[Node]):
         recipe = node.recipe
         if isinstance(recipe, tuple):
             _, op, args, kwargs = recipe
+            assert isinstance(op, Op)  # what is traced is recorded op by op
             self._tracer.add_call(node.op, node.kind, op.func, args, kwargs, node.written, node.location)
         elif node.location is not None:  # else the simulated device's own, which hardware has no node for
             read = [held for held in memory.tensors_of([node]) if not any(held is written for written in node.written)]
@@ -121,6 +133,9 @@ def behind_autograd(written: list[torch.Tensor]) -> Iterator[None]:
 
 class Capture:
     """One capture under way: the streams that take part, the nodes so far, the memory that must be put back."""
+
+    by_call = False
+    """Whether calls may be recorded whole: see `recorded_calls`."""
 
     def __init__(self, runtime: Runtime, mode: str, free_blocks: list[torch.Tensor]) -> None:
         self.runtime = runtime
@@ -322,8 +337,12 @@ class Capture:
             node.replace(lambda held: kept if held is tensor else held)
 
 
-def _step_of(runtime: Runtime, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[torch.Tensor]) -> Step:
+def _step_of(
+    runtime: Runtime, op: Op | RecordedCall, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[torch.Tensor]
+) -> Step:
     """What runs an op again on the memory that it wrote."""
+    if isinstance(op, RecordedCall):
+        return partial(_copy_into, written, partial(op.call, *args, **kwargs))
     if op.mutated:
         return partial(runtime.execute, op, args, kwargs) if op.seeded else partial(op.call, *args, **kwargs)
     variant = op.out_variant

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from capfuzz.devices import poison
-from capfuzz.devices.base import Body, Buffer
+from capfuzz.devices.base import Body, Buffer, uncollected
 from capfuzz.devices.layout import Argument, HostMemory, Space
 from capfuzz.devices.sim.cuda_api import API
 from capfuzz.devices.sim.dispatch import SimDispatchMode
@@ -129,8 +129,10 @@ class SimDevice:
         runtime.empty_side = poison.CAPTURE
         try:
             graph.capture_begin()
+            assert runtime.capture is not None
+            runtime.capture.by_call = tracer is None
             try:
-                with self._function_mode, self._dispatch_mode:
+                with uncollected(), self._function_mode, self._dispatch_mode:
                     result = body()
             except BaseException:
                 graph.abort()

@@ -214,9 +214,9 @@ class CUDAGraph:
         return self._require_captured("nodes")
 
     def reset(self) -> None:
-        """Drops the graph. While something captures in this machine, that is not allowed, and costs the capture."""
+        """Drops the graph. While something captures in its machine, that is not allowed, and costs the capture."""
         runtime = active()
-        if self._nodes is not None and runtime is not None and runtime.capture is not None:
+        if self._nodes is not None and runtime is not None and runtime.machine is self._machine and runtime.capture is not None:
             runtime.capture.invalidate(not_permitted())
         if self._machine is not None:
             self._forget_aliases(self._machine)

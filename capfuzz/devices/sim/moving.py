@@ -46,7 +46,7 @@ class _Move(torch.autograd.Function):
 @surface(torch.Tensor.to)
 def _to(rt: Runtime, func: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if len(args) == 2 and not kwargs and isinstance(args[1], torch.dtype):
-        return func(*args)  # no move
+        return NotImplemented  # no move
     tensor = args[0]
     kwargs = dict(kwargs)
     copy = bool(kwargs.pop("copy", False))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Handler = Callable[["Runtime", "Op", tuple[Any, ...], dict[str, Any]], Any]
 
 _rules: dict[str, Handler] = {}
+_tell: set[Handler] = set()
 # By the overload's id, which stays its own because the entry keeps it alive: an overload's hash is computed in Python.
 _ops: dict[int, Op] = {}
 _BUILT_IN = frozenset(["aten", "prims", "prim", "profiler", "quantized", "_quantized", "mkldnn", "inductor", "higher_order"])
@@ -28,14 +29,19 @@ _BUILT_IN = frozenset(["aten", "prims", "prim", "profiler", "quantized", "_quant
 _FACTORY_OPTIONS = frozenset({"dtype", "layout", "device", "pin_memory"})
 
 
-def rule(*names: str) -> Callable[[Handler], Handler]:
-    """Registers a rule for ops by `namespace::name` (every overload) or `namespace::name.overload`."""
+def rule(*names: str, tells: bool = False) -> Callable[[Handler], Handler]:
+    """Registers a rule for ops by `namespace::name` (every overload) or `namespace::name.overload`.
+
+    One that `tells` sets `Runtime.met_a_rule` by itself, where the call is no plain kernel.
+    """
 
     def register(handler: Handler) -> Handler:
         for name in names:
             if name in _rules:
                 raise ValueError(f"two rules for {name}")
             _rules[name] = handler
+        if tells:
+            _tell.add(handler)
         return handler
 
     return register
@@ -71,7 +77,10 @@ class Op(OpFacts):
         self.is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
         self.out_variant = None if self.mutated or self.seeded else _find_out_variant(func)
         self.run = self._choose(schema.name, func._overloadname)
-        self.is_plain = self.run in (kernels.run_kernel, kernels.run_view) and not self.seeded and not self.is_empty
+        runs_plainly = (
+            self.run is kernels.run_kernel or (self.run is kernels.run_view and not self.mutated) or self.run in _tell
+        )
+        self.is_plain = runs_plainly and not self.seeded and not self.is_empty
 
     def _choose(self, name: str, overload: str) -> Handler:
         handler = _rules.get(f"{name}.{overload}") or _rules.get(name)

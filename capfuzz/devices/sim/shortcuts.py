@@ -4,8 +4,8 @@ Handing every ATen op to Python costs far more than running it. In eager a call 
 that only if it meets a rule: a host tensor, a factory, a random op, fresh memory to be poisoned. The first call of a *shape*
 (the function, the types of its arguments, its flags and options) goes the long way and is watched; if it was made of plain
 kernels and views alone, later calls of that shape run with the mode switched off, and their result is tagged. Nothing is
-learnt from empty tensors, for which ops take short cuts of their own. During capture, under a tracer and beside a capture
-every call goes the long way.
+learnt from empty tensors, for which ops take short cuts of their own. Under a tracer and beside a capture every call goes the
+long way; during capture see `recorded_calls`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 
 from capfuzz.devices.sim.tensor import SimTensor, tag_all
 
@@ -22,14 +23,16 @@ if TYPE_CHECKING:
 
 _PLAIN_TYPES = frozenset({SimTensor, int, float, bool, type(None), torch.dtype, slice, type(...)})
 _OPTION_TYPES = frozenset({int, float, bool, str, type(None), torch.dtype})
-_MOST_KEYS = 4096
+MOST_KEYS = 4096
+# Functions in Python that hand their arguments on to one of C++, whatever those are.
+_FORWARDING: frozenset[Any] = frozenset({F.pad, torch.split, torch.Tensor.split, torch.Tensor.__rsub__})
 Key = tuple[Any, ...]
 _known: dict[Key, bool] = {}
 
 
 def key_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Key | None:
     """What later calls are recognised by; None for a call that always goes the long way."""
-    if not args or type(args[0]) is not SimTensor or type(func) is FunctionType:
+    if not args or type(args[0]) is not SimTensor or (type(func) is FunctionType and func not in _FORWARDING):
         return None
     if torch._C._len_torch_dispatch_stack() != 1:  # a mode of the user's wants to see every op
         return None
@@ -75,7 +78,7 @@ def run(runtime: Runtime, key: Key, func: Any, args: tuple[Any, ...], kwargs: di
     if plain is None and all(value.numel() for value in args if type(value) is SimTensor):
         runtime.met_a_rule = False
         result = func(*args, **kwargs) if kwargs else func(*args)
-        if len(_known) >= _MOST_KEYS:
+        if len(_known) >= MOST_KEYS:
             _known.clear()
         _known[key] = not runtime.met_a_rule
         return result

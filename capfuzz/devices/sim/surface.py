@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
 from capfuzz.devices.errors import invalid_device
-from capfuzz.devices.sim import shortcuts
+from capfuzz.devices.sim import recorded_calls, shortcuts
 from capfuzz.devices.sim.runtime import Runtime
 
 Func = Callable[..., Any]
@@ -27,7 +27,10 @@ _prepared: dict[Any, Preparation] = {}
 
 
 def surface(*functions: Any) -> Callable[[Handler], Handler]:
-    """Registers what a Python-level torch function does on the simulated device."""
+    """Registers what a Python-level torch function does on the simulated device.
+
+    A handler that answers `NotImplemented` has nothing to say of this call: it takes the ordinary way.
+    """
 
     def register(handler: Handler) -> Handler:
         for function in functions:
@@ -80,10 +83,21 @@ class SimFunctionMode(TorchFunctionMode):
         if handler is not None:
             runtime.call = (args, None, frame)
             try:
-                return handler(runtime, func, args, kwargs or {})
+                result = handler(runtime, func, args, kwargs or {})
             finally:
                 runtime.call = outer
-        if runtime.capture is None and runtime.tracer is None and not runtime.stream.index:
+            if result is not NotImplemented:
+                return result
+        capture = runtime.stream.capture
+        if capture is not None and capture.by_call:
+            key = shortcuts.key_of(func, args, kwargs)
+            if key is not None:
+                runtime.call = (args, None, frame)
+                try:
+                    return recorded_calls.run(runtime, capture, key, func, args, kwargs or {})
+                finally:
+                    runtime.call = outer
+        elif runtime.capture is None and runtime.tracer is None and not runtime.stream.index:
             key = shortcuts.key_of(func, args, kwargs)
             if key is not None:
                 runtime.call = (args, None, frame)

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from capfuzz.devices.sim.runtime import Runtime
 
 
-@rule("aten::copy_")
+@rule("aten::copy_", tells=True)
 def copy_(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     destination, source = args[0], args[1]
     if is_sim(destination) == is_sim(source):
         return run_kernel(rt, op, args, kwargs)
+    rt.met_a_rule = True
     non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
     transfer(rt, destination, source, non_blocking)
     return destination
@@ -44,7 +45,7 @@ def foreach_copy_(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     return None
 
 
-@rule("aten::_to_copy")
+@rule("aten::_to_copy", tells=True)
 def to_copy(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     """A dtype or layout change; a device that it names is the host's own options unless the caller named the device."""
     source = args[0]
@@ -54,6 +55,7 @@ def to_copy(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
         to_device = True
         kwargs = {**kwargs, "device": torch.device("cpu")}
     if to_device != is_sim(source):
+        rt.met_a_rule = True
         return copy_to(rt, source, to_device, kwargs.get("dtype"), bool(kwargs.get("non_blocking")))
     return run_kernel(rt, op, args, kwargs)
 
