@@ -11,6 +11,7 @@ from capfuzz import corpus
 from capfuzz.campaign.hypothesis_engine import drawn
 from capfuzz.corpus.replay import Status, subject_of
 from capfuzz.differential import SIMPLEST, Verdict
+from capfuzz.findings.finding import signature
 from capfuzz.targets import Case, Subject, get_target, shipped, variant
 from capfuzz.workers import WorkerPool
 
@@ -101,3 +102,16 @@ def test_an_assert_in_eager_code_is_blamed_on_its_own_line(tmp_path: Path, monke
         exact = pool.judge(SMALL, outcome.label)
         assert exact.blame.location is not None
         assert exact.blame.location.line == 7
+
+
+def test_an_error_of_the_host_in_eager_code_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The op is part of it: however the worker is asked, and on the simulated device too."""
+    (tmp_path / "shapes.py").write_text("def shapes(indptr, fold_factor):\n    return indptr + indptr[:-1].repeat(7)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    names = set()
+    for device in ("cuda", "sim"):
+        with WorkerPool(Subject(TARGET, "user:shapes:shapes", lambda: None), device) as pool:
+            outcome = pool.judge(SMALL)
+            names |= {signature(TARGET.name, outcome), signature(TARGET.name, pool.judge(SMALL, outcome.label))}
+    assert len(names) == 1

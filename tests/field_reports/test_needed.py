@@ -298,7 +298,7 @@ def no_dangling(patch: pytest.MonkeyPatch) -> None:
 
 def no_dtypes(patch: pytest.MonkeyPatch) -> None:
     leaf = observe._leaf
-    patch.setattr(observe, "_leaf", lambda *given: replace(leaf(*given), dtype="any"))
+    patch.setattr(observe, "_leaf", lambda *given: leaf(*given)._replace(dtype="any"))
 
 
 def no_host_numbers(patch: pytest.MonkeyPatch) -> None:

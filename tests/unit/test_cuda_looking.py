@@ -27,7 +27,8 @@ from capfuzz.devices.cuda.watch import Watch
 from capfuzz.devices.layout import LAYOUTS, Argument, Space
 from capfuzz.differential import Verdict, check, explain
 from capfuzz.differential.observe import outputs_of
-from capfuzz.targets import get_target
+from capfuzz.targets import Subject, get_target
+from capfuzz.targets.judge import judge
 
 SEED = 3
 STEPS = 3
@@ -268,6 +269,20 @@ def test_a_divergence_is_explained(stand_in: StandIn) -> None:
 
 
 # -- a capture, call by call -------------------------------------------------------------------------------------------
+
+
+def test_an_error_of_the_host_in_eager_code_names_its_op(stand_in: StandIn) -> None:
+    """However it is asked for: the op is part of the fault's name."""
+
+    def ill_shaped(indptr: torch.Tensor, fold_factor: int) -> torch.Tensor:
+        return indptr + indptr[:-1].repeat(7)
+
+    target = get_target("fold_indptr")
+    case = next(case for case in drawn(target.strategy(), 20, 1) if len(case.steps[0]["lengths"]) > 1)
+    subject = Subject(target, "user:x:ill_shaped", ill_shaped)
+    first = judge(stand_in, subject, case)
+    assert (first.label, first.blame.op) == ("eager_error:RuntimeError", "add.Tensor")
+    assert judge(stand_in, subject, case, first.label).blame == first.blame
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import torch
 
 from capfuzz.devices.sim.device import SimDevice
 from capfuzz.differential import Verdict
+from capfuzz.findings.finding import signature
 from capfuzz.targets import Case, Subject
 from capfuzz.targets.fold_indptr import TARGET
 from capfuzz.targets.judge import judge
@@ -53,3 +54,32 @@ def test_it_is_found_by_waiting_after_each_op(device: LostDevice) -> None:
     assert device.was_exact
     assert outcome.blame.location is not None
     assert outcome.blame.location.function == "raises"
+
+
+class LooselyWatched(SimDevice):
+    """It knows which op failed only while it waits after each one, as a GPU does."""
+
+    waits = False
+
+    @contextmanager
+    def exact(self) -> Iterator[None]:
+        self.waits = True
+        yield
+        self.waits = False
+
+    def failed_op(self, error: BaseException) -> str | None:
+        return super().failed_op(error) if self.waits else None
+
+
+def ill_shaped(indptr: torch.Tensor, fold_factor: int) -> torch.Tensor:
+    return indptr + indptr[:-1].repeat(7)
+
+
+def test_a_fault_has_one_name_however_it_is_asked_for() -> None:
+    subject = Subject(TARGET, "user:x:ill_shaped", ill_shaped)
+    with LooselyWatched() as device:
+        first = judge(device, subject, CASE)
+        again = judge(device, subject, CASE, first.label)
+    assert first.label == "eager_error:RuntimeError"
+    assert first.blame.op == "add.Tensor"
+    assert signature("fold_indptr", first) == signature("fold_indptr", again)

@@ -217,6 +217,7 @@ class CudaDevice:
         if self._staging.pending:  # the implementation may use a stream that does not wait for this one
             self.synchronize()
         self.seed(seed)
+        self._user_graphs.failed_op = None
         stream = torch._C._cuda_getCurrentStream(self._index)
         try:
             if mode is None:
@@ -349,7 +350,7 @@ class CudaDevice:
         return bool(tensor.is_cuda)
 
     def failed_op(self, error: BaseException) -> str | None:
-        return self._failed_op
+        return self._failed_op or self._user_graphs.failed_op
 
     @contextlib.contextmanager
     def exact(self) -> Iterator[None]:

@@ -61,6 +61,8 @@ class UserGraphs:
     def __init__(self) -> None:
         self._watches: WeakKeyDictionary[torch.cuda.CUDAGraph, _GraphWatch] = WeakKeyDictionary()
         self._open: list[_GraphWatch] = []
+        self.failed_op: str | None = None
+        """The op that failed in a capture, since this was last set."""
 
     def __enter__(self) -> UserGraphs:
         kind = self._kind = torch.cuda.CUDAGraph
@@ -113,6 +115,7 @@ class UserGraphs:
 
     def _close(self, watch: _GraphWatch) -> None:
         self._open.remove(watch)
+        self.failed_op = watch.failed_op or self.failed_op
         watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
