@@ -268,9 +268,6 @@ def test_a_divergence_is_explained(stand_in: StandIn) -> None:
     assert explain(stand_in, bakes, feeds(), None, outcome).verdict is Verdict.DIVERGENCE
 
 
-# -- a capture, call by call -------------------------------------------------------------------------------------------
-
-
 def test_an_error_of_the_host_in_eager_code_names_its_op(stand_in: StandIn) -> None:
     """However it is asked for: the op is part of the fault's name."""
 
@@ -283,6 +280,9 @@ def test_an_error_of_the_host_in_eager_code_names_its_op(stand_in: StandIn) -> N
     first = judge(stand_in, subject, case)
     assert (first.label, first.blame.op) == ("eager_error:RuntimeError", "add.Tensor")
     assert judge(stand_in, subject, case, first.label).blame == first.blame
+
+
+# -- a capture, call by call -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

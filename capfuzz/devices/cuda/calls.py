@@ -14,13 +14,11 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from capfuzz.devices import poison
 from capfuzz.devices.cuda.watch import OutsideBuffer, Watch, poison_fresh, tensors_of
 from capfuzz.devices.op_facts import reads_shape_alone
-from capfuzz.devices.trace import here
 
 _USES, _ACCESSES, _MAKES_EMPTY, _NEEDS_WATCH = range(4)
 _kinds: dict[Any, int] = {
@@ -32,7 +30,7 @@ _kinds: dict[Any, int] = {
     torch.Tensor.new_empty_strided: _MAKES_EMPTY,
     torch.Tensor.new: _NEEDS_WATCH,  # as it is called, `empty` or `tensor`
 }
-_COPIES = frozenset(["copy_", "__setitem__", "to", "cuda"])  # a graph that copies from pinned memory goes on reading it
+_COPIES = frozenset(["copy_", "__setitem__", "to", "cuda"])
 _ATTRIBUTES = frozenset(["__get__", "__set__", "__delete__"])
 
 
@@ -137,10 +135,9 @@ class CallWatch(TorchFunctionMode):
             return None
 
     def _note_outside(self, func: Any, tensor: torch.Tensor, storage: torch.UntypedStorage) -> None:
-        name = func.__name__
-        if storage.nbytes() and (tensor.is_cuda or (name in _COPIES and tensor.is_pinned())):
-            what = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-            self.outside[storage._cdata] = OutsideBuffer(StorageWeakRef(storage), what, name, here())
+        buffer = OutsideBuffer.used_by(func.__name__, tensor, storage, _COPIES)
+        if buffer is not None:
+            self.outside[storage._cdata] = buffer
 
 
 def _is_part(result: Any, first: Any) -> bool:

@@ -25,7 +25,7 @@ from capfuzz.devices import poison
 from capfuzz.devices.base import Body, Buffer, DeviceMissingError, LookAgainError, uncollected
 from capfuzz.devices.cuda.calls import CallWatch
 from capfuzz.devices.cuda.staging import Staging
-from capfuzz.devices.cuda.user_graphs import UserGraphs, refuse_dangling
+from capfuzz.devices.cuda.user_graphs import UserGraphs
 from capfuzz.devices.cuda.watch import Kept, OutsideBuffer, Watch
 from capfuzz.devices.layout import Argument, HostMemory, Space
 from capfuzz.devices.trace import OpRecord
@@ -98,7 +98,7 @@ class CudaCapturedGraph:
             if buffer.storage.expired() and not self._op_by_op:
                 self._device.look_closer()
                 raise LookAgainError("memory that the graph seems to use was freed")
-            refuse_dangling(buffer)
+            buffer.refuse_freed()
         self._device.seed(seed)
         self._graph.replay()  # who reads what it wrote waits for it
         if tracer is not None:

@@ -13,8 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from capfuzz.devices import poison
-from capfuzz.devices.cuda.watch import OutsideBuffer, Watch, tensors_of
-from capfuzz.devices.errors import DanglingBufferError
+from capfuzz.devices.cuda.watch import Watch, tensors_of
 from capfuzz.devices.op_facts import OpFacts
 
 _METHODS = ("capture_begin", "capture_end", "replay")
@@ -92,7 +91,7 @@ class UserGraphs:
         def replay_alive(graph: torch.cuda.CUDAGraph) -> None:
             watch = self._watches.get(graph)
             for buffer in () if watch is None else watch.outside.values():
-                refuse_dangling(buffer)
+                buffer.refuse_freed()
             replay(graph)
 
         for name, looking in zip(_METHODS, (capture_begin, capture_end, replay_alive), strict=True):
@@ -117,8 +116,3 @@ class UserGraphs:
         self._open.remove(watch)
         self.failed_op = watch.failed_op or self.failed_op
         watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-
-
-def refuse_dangling(buffer: OutsideBuffer) -> None:
-    if buffer.storage.expired():
-        raise DanglingBufferError(buffer.what, buffer.op, buffer.location)

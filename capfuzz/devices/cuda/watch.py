@@ -11,10 +11,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from capfuzz.devices import poison
+from capfuzz.devices.errors import DanglingBufferError
 from capfuzz.devices.op_facts import OpFacts
 from capfuzz.devices.trace import Location, here
 from capfuzz.devices.tracer import Tracer
 
+_COPIES = frozenset(["copy_", "_to_copy"])  # a graph that copies from pinned memory goes on reading it
 _facts: dict[int, OpFacts] = {}
 
 
@@ -33,6 +35,20 @@ class OutsideBuffer:
     what: str
     op: str
     location: Location | None
+
+    @classmethod
+    def used_by(
+        cls, op: str, tensor: torch.Tensor, storage: torch.UntypedStorage, copies: frozenset[str]
+    ) -> OutsideBuffer | None:
+        """None where nothing outlives the launch that could be freed: no bytes, or host memory that none of `copies` reads."""
+        if storage.nbytes() and (tensor.is_cuda or (op in copies and tensor.is_pinned())):
+            what = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+            return cls(StorageWeakRef(storage), what, op, here())
+        return None
+
+    def refuse_freed(self) -> None:
+        if self.storage.expired():
+            raise DanglingBufferError(self.what, self.op, self.location)
 
 
 @dataclass(frozen=True)
@@ -117,10 +133,9 @@ class Watch(TorchDispatchMode):
                 self._note_used(facts, value)
 
     def _note_outside(self, facts: OpFacts, tensor: torch.Tensor, storage: torch.UntypedStorage) -> None:
-        """A tensor without bytes owns no memory that could be freed."""
-        if storage.nbytes() and (tensor.is_cuda or (facts.name in ("copy_", "_to_copy") and tensor.is_pinned())):
-            what = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-            self.outside[storage._cdata] = OutsideBuffer(StorageWeakRef(storage), what, facts.name, here())
+        buffer = OutsideBuffer.used_by(facts.name, tensor, storage, _COPIES)
+        if buffer is not None:
+            self.outside[storage._cdata] = buffer
 
     # -- tracing -------------------------------------------------------------------------------------------------------
 

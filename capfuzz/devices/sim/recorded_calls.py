@@ -16,7 +16,7 @@ from capfuzz.devices.sim.capture import Capture, Node, RecordedCall
 from capfuzz.devices.sim.memory import tensors_of
 from capfuzz.devices.sim.ops import Op
 from capfuzz.devices.sim.runtime import Runtime
-from capfuzz.devices.sim.shortcuts import MOST_KEYS, Key
+from capfuzz.devices.sim.shortcuts import Key, can_teach, remember
 from capfuzz.devices.sim.tensor import SimTensor, storage_id, tag_all
 from capfuzz.devices.trace import here
 
@@ -41,7 +41,7 @@ def run(runtime: Runtime, capture: Capture, key: Key, func: Any, args: tuple[Any
     made = [result] if isinstance(result, torch.Tensor) else result
     if not isinstance(made, (list, tuple)):
         return result
-    given = [storage_id(value) for value in args if type(value) is SimTensor]
+    given = _storages(args)
     fresh = [tensor for tensor in made if isinstance(tensor, torch.Tensor) and storage_id(tensor) not in given]
     if not fresh:
         return tag_all(result)
@@ -55,19 +55,15 @@ def run(runtime: Runtime, capture: Capture, key: Key, func: Any, args: tuple[Any
 
 
 def _learn(runtime: Runtime, capture: Capture, key: Key, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Nothing is learnt from empty tensors, for which ops take short cuts of their own."""
     before = len(capture.nodes)
     runtime.met_a_rule = False
     result = func(*args, **kwargs)
-    given = [value for value in args if type(value) is SimTensor]
-    if all(value.numel() for value in given):
-        if len(_known) >= MOST_KEYS:
-            _known.clear()
-        _known[key] = None if runtime.met_a_rule else _as_one(func, given, capture.nodes[before:])
+    if can_teach(args):
+        remember(_known, key, None if runtime.met_a_rule else _as_one(func, args, capture.nodes[before:]))
     return result
 
 
-def _as_one(func: Any, given: list[SimTensor], nodes: list[Node]) -> RecordedCall | None:
+def _as_one(func: Any, args: tuple[Any, ...], nodes: list[Node]) -> RecordedCall | None:
     """The nodes of a call as one, if they read all that it was given, the first one all at once, and write no argument."""
     if not nodes:
         return _VIEWS
@@ -76,4 +72,8 @@ def _as_one(func: Any, given: list[SimTensor], nodes: list[Node]) -> RecordedCal
         if not isinstance(op, Op) or op.mutated:
             return None
     read = {storage_id(tensor) for tensor in tensors_of(nodes[:1])}
-    return RecordedCall(func, nodes[0].op) if all(storage_id(tensor) in read for tensor in given) else None
+    return RecordedCall(func, nodes[0].op) if read.issuperset(_storages(args)) else None
+
+
+def _storages(args: tuple[Any, ...]) -> list[int]:
+    return [storage_id(value) for value in args if type(value) is SimTensor]

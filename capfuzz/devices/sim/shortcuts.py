@@ -11,7 +11,7 @@ long way; during capture see `recorded_calls`.
 from __future__ import annotations
 
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 _PLAIN_TYPES = frozenset({SimTensor, int, float, bool, type(None), torch.dtype, slice, type(...)})
 _OPTION_TYPES = frozenset({int, float, bool, str, type(None), torch.dtype})
-MOST_KEYS = 4096
+_MOST_KEYS = 4096
 # Functions in Python that hand their arguments on to one of C++, whatever those are.
 _FORWARDING: frozenset[Any] = frozenset({F.pad, torch.split, torch.Tensor.split, torch.Tensor.__rsub__})
 Key = tuple[Any, ...]
+Learnt = TypeVar("Learnt")
 _known: dict[Key, bool] = {}
 
 
@@ -62,6 +63,17 @@ def _plain_slice(bounds: slice) -> bool:
     )
 
 
+def can_teach(args: tuple[Any, ...]) -> bool:
+    """Nothing is learnt from empty tensors."""
+    return all(value.numel() for value in args if type(value) is SimTensor)
+
+
+def remember(known: dict[Key, Learnt], key: Key, learnt: Learnt) -> None:
+    if len(known) >= _MOST_KEYS:
+        known.clear()
+    known[key] = learnt
+
+
 def run(runtime: Runtime, key: Key, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
     """Runs a call the short way if its shape is known to allow it, else the long way, and remembers which."""
     plain = _known.get(key)
@@ -75,11 +87,9 @@ def run(runtime: Runtime, key: Key, func: Any, args: tuple[Any, ...], kwargs: di
             result.__class__ = SimTensor
             return result
         return tag_all(result)
-    if plain is None and all(value.numel() for value in args if type(value) is SimTensor):
+    if plain is None and can_teach(args):
         runtime.met_a_rule = False
         result = func(*args, **kwargs) if kwargs else func(*args)
-        if len(_known) >= MOST_KEYS:
-            _known.clear()
-        _known[key] = not runtime.met_a_rule
+        remember(_known, key, not runtime.met_a_rule)
         return result
     return func(*args, **kwargs) if kwargs else func(*args)

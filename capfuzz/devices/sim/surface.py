@@ -89,22 +89,19 @@ class SimFunctionMode(TorchFunctionMode):
             if result is not NotImplemented:
                 return result
         capture = runtime.stream.capture
-        if capture is not None and capture.by_call:
-            key = shortcuts.key_of(func, args, kwargs)
-            if key is not None:
-                runtime.call = (args, None, frame)
-                try:
-                    return recorded_calls.run(runtime, capture, key, func, args, kwargs or {})
-                finally:
-                    runtime.call = outer
-        elif runtime.capture is None and runtime.tracer is None and not runtime.stream.index:
-            key = shortcuts.key_of(func, args, kwargs)
-            if key is not None:
-                runtime.call = (args, None, frame)
-                try:
+        if capture is None:
+            may_be_short = runtime.capture is None and runtime.tracer is None and not runtime.stream.index
+        else:
+            may_be_short = capture.by_call
+        key = shortcuts.key_of(func, args, kwargs) if may_be_short else None
+        if key is not None:
+            runtime.call = (args, None, frame)
+            try:
+                if capture is None:
                     return shortcuts.run(runtime, key, func, args, kwargs)
-                finally:
-                    runtime.call = outer
+                return recorded_calls.run(runtime, capture, key, func, args, kwargs or {})
+            finally:
+                runtime.call = outer
         prepare = _prepared.get(func)
         if prepare is not None:
             args = prepare(runtime, args)
