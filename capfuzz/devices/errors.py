@@ -86,7 +86,11 @@ class HostCopyError(RuntimeError):
         super().__init__(HOST_COPY_TEXT)
 
 
-for _error in (ThrustError, HostCopyError):
+class GeneratorError(RuntimeError):
+    """A draw that PyTorch refuses before it launches anything."""
+
+
+for _error in (ThrustError, HostCopyError, GeneratorError):
     _error.__name__ = _error.__qualname__ = "RuntimeError"
     _error.__module__ = "builtins"
 
@@ -113,6 +117,18 @@ class NotModelledError(RuntimeError):
 
 def not_permitted(rule: Rule = Rule.SYNCHRONIZATION) -> CudaError:
     return CudaError("cudaErrorStreamCaptureUnsupported", rule)
+
+
+def at_node(error: Exception, op: str, location: Location | None) -> Exception:
+    """`error`, knowing the node of the graph that a replay ended at: its op, and the user's line that launched it."""
+    error.__dict__["node"] = (op, location)
+    return error
+
+
+def node_of(error: BaseException) -> tuple[str | None, Location | None]:
+    """The op and the line that `at_node` has told of; None and None for an error that came in another way."""
+    node: tuple[str | None, Location | None] = error.__dict__.get("node", (None, None))
+    return node
 
 
 _PATTERNS: tuple[tuple[str, Rule], ...] = (

@@ -78,7 +78,7 @@ class SecondGraph:
         else:
             self._expected.append(self._expected[-1])
         fill(self.feed, self._buffers, keep_state=True)
-        self._seen.append(Replayed(0, run.replay(self._graph, self.feed, self._buffers)))
+        self._seen.append(Replayed(0, run.replay(self._graph, self.feed, self._buffers, tracer=run.tracer())))
 
     def compare(self) -> None:
         """Raises `Fault` where one of its replays is not what eager gave."""

@@ -51,7 +51,9 @@ def explain(
     traced = checked(run, reference, laws or {})
     if (traced.verdict, traced.cause) != (outcome.verdict, outcome.cause) or run.traces is None:
         return outcome
-    if of_runner:
+    if outcome.verdict is Verdict.REPLAY_ERROR:
+        blame = traced.blame  # the node that the replay ended at
+    elif of_runner:
         blame = _definition(run)
     elif outcome.verdict is Verdict.DIVERGENCE:
         blame = _parted(run, traced)

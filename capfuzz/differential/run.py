@@ -9,7 +9,7 @@ from types import CodeType
 from typing import Any
 
 from capfuzz.devices.base import Buffer, Device, Graph
-from capfuzz.devices.errors import DanglingBufferError, first_line, root_cause, rule_of
+from capfuzz.devices.errors import DanglingBufferError, first_line, node_of, root_cause, rule_of
 from capfuzz.devices.layout import CONTIGUOUS, Argument, HostMemory, Space
 from capfuzz.devices.trace import blamed, code_of
 from capfuzz.devices.tracer import Tracer
@@ -224,4 +224,5 @@ def first_divergence(
 
 
 def raised(run: Run, verdict: Verdict, cause: str, error: BaseException) -> Outcome:
-    return Outcome(verdict, cause, first_line(error), Blame(blamed(error), run.device.failed_op(error)))
+    op, location = node_of(error)
+    return Outcome(verdict, cause, first_line(error), Blame(location or blamed(error), op or run.device.failed_op(error)))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 
-from capfuzz.devices import Device
+from capfuzz.devices import Device, open_device
 from capfuzz.differential import Blame, Outcome, Verdict, check, explain
 from capfuzz.targets.case import Case
 from capfuzz.targets.model import Subject
@@ -24,7 +24,8 @@ def judge(
 ) -> Outcome:
     """Runs the whole check on a case; a fault is explained. With `only`, a fault with another label is not.
 
-    An error that costs the device was raised wherever the host noticed, so it has no line, unless `only` asks for it.
+    An error that costs the device was raised wherever the host noticed, so it has no line: in eager code it has one if `only`
+    asks for it, in a replay if the simulated device ends in the same way.
     `seen` is told of a fault before its line is searched for: that runs the case again, and may take long.
     """
     target = subject.target
@@ -40,9 +41,26 @@ def judge(
     if not outcome.is_fault or (only is not None and outcome.label != only):
         return outcome
     if outcome.verdict in _MAY_COST_THE_DEVICE and not device.is_healthy():  # nothing more can be run here
-        return outcome if exact or outcome.verdict is Verdict.CAPTURE_ERROR else replace(outcome, blame=Blame(None, None))
+        if outcome.verdict is Verdict.CAPTURE_ERROR or (exact and outcome.verdict is Verdict.EAGER_ERROR):
+            return outcome
+        outcome = replace(outcome, blame=Blame(None, None))
+        if outcome.verdict is Verdict.EAGER_ERROR:
+            return outcome
+        seen(outcome)
+        return replace(outcome, blame=_simulated(subject, case, outcome))
     seen(outcome)
-    if outcome.verdict in _RAISED_IN_EAGER and not exact and outcome.blame.op is None:  # the op is part of the fault's name
+    in_eager = outcome.verdict in _RAISED_IN_EAGER and outcome.blame.location is not None
+    if in_eager and not exact and outcome.blame.op is None:  # the op is part of the fault's name
         again = outcome_of(exact=True)
         outcome = again if again.label == outcome.label else outcome
     return explain(device, subject.function, feeds, target.reference, outcome, target.laws, drive)
+
+
+def _simulated(subject: Subject, case: Case, outcome: Outcome) -> Blame:
+    """The line that the simulated device blames for the same outcome: a graph does not tell which of its nodes was the last."""
+    try:
+        with open_device("sim") as device:
+            told = judge(device, subject, case, outcome.label)
+    except Exception:  # what the implementation keeps may lie on the lost device
+        return outcome.blame
+    return told.blame if told.label == outcome.label else outcome.blame

@@ -1,59 +1,97 @@
-"""What a kernel asserts on the device: an index that lies outside.
+"""What a kernel asserts on the device: values that it was not made for.
 
-The CPU's kernels look at every index and raise; the device's assert, which the host learns as an error of the device (an H200
-says so of `index`, `index_select`, `gather` and their like). What depends on shapes alone is refused by the host on both.
+The CPU's kernels look at the values and raise: an index that lies outside, a class that there is none of, a probability above
+one, a flag that is false. On the device the kernel asserts, which the host learns later as an error of the device; and a
+capture, in which nothing runs, learns nothing (`tests/asserting_ops.py` has what an H200 did with each). What shapes and dtypes
+alone forbid is refused by the host on both, and so is what the host has read before it launches (`rules/synchronising.py`).
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from capfuzz.devices.sim.ops import Op
-from capfuzz.devices.sim.tensor import replaced
+from capfuzz.devices.errors import CudaError
+from capfuzz.devices.sim.tensor import plain, replaced, storage_id
 
-_OUTSIDE = re.compile(r"index .*out of (range|bounds)|out of bounds for dimension|out of range: tried to access index")
+if TYPE_CHECKING:
+    from capfuzz.devices.sim.ops import Op
+
+_OUT_OF_MEMORY = re.compile(r"can't allocate memory|not enough memory")
 
 
-def asserted(error: BaseException) -> Exception | None:
-    """The device's error in the place of a CPU kernel's about the values of an index; None for any other error.
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether the CPU's allocator has said no."""
+    return bool(_OUT_OF_MEMORY.search(str(error)))
 
-    At a replay shapes are what they were, so it is the values that are wrong.
+
+def at_replay(error: Exception) -> Exception:
+    """What the host learns of a CPU kernel's error in a replay: shapes are what they were, so the values are wrong."""
+    # The types that PyTorch's own checks raise. A matrix without an inverse has one of its own, and so have our errors.
+    if type(error) not in (IndexError, RuntimeError) or is_out_of_memory(error):
+        return error
+    return CudaError("cudaErrorAssert")
+
+
+def at_launch(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Exception:
+    """What the host learns of a CPU kernel's error in eager code."""
+    told = at_replay(error)
+    if told is not error:
+        try:
+            _result_for_other_values(op, args, kwargs)
+        except Exception:
+            return error
+    return told
+
+
+def unknown_result(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
+    """What a capture has of an op that asserts: memory that nothing has written. Raises what the host refuses."""
+    told = at_launch(op, args, kwargs, error)
+    if not (isinstance(told, CudaError) and told.code == "cudaErrorAssert"):
+        raise error
+    if told is error:  # a check of the device's own: no values need be found that pass it
+        result = replaced(_run_on(None, op, args, kwargs), lambda meta: torch.empty_like(meta, device="cpu"))
+    else:
+        result = _result_for_other_values(op, args, kwargs)
+    if not op.mutated or result is None:
+        return result
+    written = op.written(args, kwargs)
+    return written[0] if len(written) == 1 else tuple(written)
+
+
+def _result_for_other_values(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the op gives for tensors of zeros, or else of ones.
+
+    Raises what it says of those: it is of shapes or dtypes, then, that it complains.
     """
-    if isinstance(error, (IndexError, RuntimeError)) and _OUTSIDE.search(str(error)):
-        return torch.AcceleratorError("CUDA error: device-side assert triggered")
-    return None
-
-
-def asserted_in(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> Exception | None:
-    """As `asserted`, of an op that ran with these arguments: with tensors of the same shapes and no values it is accepted."""
-    assertion = asserted(error)
-    if assertion is None:
-        return None
     try:
-        without_values(op, args, kwargs)
+        return _run_on(0, op, args, kwargs)
     except Exception:
-        return None
-    return assertion
+        return _run_on(1, op, args, kwargs)
 
 
-def without_values(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the op gives for tensors without values: a result without values."""
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        named = {name: replaced(value, _to_meta) for name, value in kwargs.items()}
-        return op.call(*(replaced(value, _to_meta) for value in args), **named)
+def _run_on(value: int | None, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs an op on tensors full of `value` (None: without values) that are laid out and overlap as its arguments do."""
+    device = torch.device("meta" if value is None else "cpu")
+    storages: dict[int, torch.UntypedStorage] = {}
 
+    def other(tensor: torch.Tensor) -> torch.Tensor:
+        key = storage_id(tensor)
+        empty = torch.empty(0, dtype=tensor.dtype, device=device)
+        if key not in storages:
+            storages[key] = torch.UntypedStorage(tensor.untyped_storage().nbytes(), device=device)
+            if value is not None:
+                empty.set_(storages[key]).fill_(value)
+        return empty.set_(storages[key], tensor.storage_offset(), tensor.shape, tensor.stride())
 
-def unknown_result(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a capture has of an op whose index lies outside: memory that nothing has written."""
-    if op.mutated:
-        return args[0]
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        return replaced(without_values(op, args, kwargs), lambda meta: torch.empty_like(meta, device="cpu"))
-
-
-def _to_meta(tensor: torch.Tensor) -> torch.Tensor:
-    plain = torch.Tensor.as_subclass(tensor.detach(), torch.Tensor)
-    return torch.empty_strided(plain.shape, plain.stride(), dtype=plain.dtype, device="meta")
+    host = torch.default_generator
+    state = host.get_state()
+    try:
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            others = [replaced(argument, lambda tensor: other(plain(tensor))) for argument in (args, kwargs)]
+            drawn = {"generator": None} if op.takes_generator else {}
+            return op.call(*others[0], **others[1], **drawn)
+    finally:
+        host.set_state(state)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from capfuzz.devices.errors import NotModelledError
+from capfuzz.devices.errors import GeneratorError, NotModelledError
 from capfuzz.devices.sim.tensor import CUDA
 
 if TYPE_CHECKING:
@@ -172,9 +172,9 @@ def about_to_draw(generator: SimGenerator, capture: Capture | None) -> SimGenera
     root = generator.root
     if capture is None:
         if root.captured is not None:
-            raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
+            raise GeneratorError("Offset increment outside graph capture encountered unexpectedly.")
     elif root is not root.machine.generator.root and root not in capture.registered:
-        raise RuntimeError("Attempt to increase offset for a CUDA generator not in capture mode.")
+        raise GeneratorError("Attempt to increase offset for a CUDA generator not in capture mode.")
     else:
         draws_of(capture, root)
     root.offset += 4

@@ -8,9 +8,9 @@ from itertools import count
 
 import torch
 
-from capfuzz.devices.errors import CudaError, DanglingBufferError, Rule, not_permitted
+from capfuzz.devices.errors import CudaError, DanglingBufferError, Rule, at_node, not_permitted
 from capfuzz.devices.sim import memory
-from capfuzz.devices.sim.asserts import asserted
+from capfuzz.devices.sim.asserts import at_replay
 from capfuzz.devices.sim.capture import Capture, Node, Step, TracedNodes, behind_autograd
 from capfuzz.devices.sim.generators import SimGenerator, refused_in_capture
 from capfuzz.devices.sim.runtime import Machine, Runtime, active, current
@@ -189,7 +189,7 @@ class CUDAGraph:
                 for step in self._steps:
                     step()
         except (IndexError, RuntimeError) as error:
-            raise asserted(error) or error from None
+            raise at_replay(error) from None
 
     def replay_traced(self, tracer: Tracer) -> None:
         """Replays and traces every node. Call it with no mode active."""
@@ -199,8 +199,8 @@ class CUDAGraph:
             for node in nodes:
                 try:
                     node.step()
-                except (IndexError, RuntimeError) as error:
-                    raise asserted(error) or error from None
+                except Exception as error:
+                    raise at_node(at_replay(error), node.op, node.location) from None
                 tracer.add(node.op, node.kind, node.written, node.location)
 
     def _require_captured(self, what: str) -> list[Node]:

@@ -10,17 +10,22 @@ from typing import Any
 import torch
 
 from capfuzz.devices.errors import NotModelledError
-from capfuzz.devices.sim.rules.synchronising import copy_to_host
-from capfuzz.devices.sim.runtime import Runtime, any_sim
+from capfuzz.devices.sim.runtime import Runtime
 from capfuzz.devices.sim.surface import Func, surface
-from capfuzz.devices.sim.tensor import is_sim
+from capfuzz.devices.sim.tensor import is_sim, plain, tag
 
 
 @surface(torch.nn.functional.ctc_loss, torch.ctc_loss)
 def _ctc_loss(rt: Runtime, func: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if any_sim(args[2:4]) or any_sim([kwargs.get("input_lengths"), kwargs.get("target_lengths")]):
-        copy_to_host(rt)
-    return func(*args, **kwargs)
+    """Lengths may lie on either side. For a tensor subclass PyTorch works with them where they lie: let that be the device."""
+    if not is_sim(args[0]):
+        return func(*args, **kwargs)
+    moved = {name: _on_the_device(value) if name.endswith("_lengths") else value for name, value in kwargs.items()}
+    return func(*args[:2], *map(_on_the_device, args[2:4]), *args[4:], **moved)
+
+
+def _on_the_device(lengths: Any) -> Any:
+    return tag(plain(lengths).detach()) if isinstance(lengths, torch.Tensor) else lengths
 
 
 @surface(torch.linalg.eigvalsh)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from capfuzz.devices.sim.asserts import is_out_of_memory
 from capfuzz.devices.sim.ops import Op
 from capfuzz.devices.sim.tensor import SimTensor, tag_all
 
@@ -36,8 +37,8 @@ def scan(values: Any, host: list[torch.Tensor]) -> bool:
     return found
 
 
-def run_kernel(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
-    """A kernel when it has a device tensor, host work otherwise."""
+def run_kernel(rt: Runtime, op: Op, args: Args, kwargs: Kwargs, host_has_read: bool = False) -> Any:
+    """A kernel when it has a device tensor, host work otherwise. `host_has_read`: see `Runtime.launch`."""
     host: list[torch.Tensor] = []
     on_device = scan(args, host)
     if kwargs:
@@ -49,7 +50,7 @@ def run_kernel(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     capture = rt.stream.capture
     if capture is not None:
         return capture.record(rt, op, args, kwargs, bool(host))
-    return rt.launch(op, args, kwargs)
+    return rt.launch(op, args, kwargs, host_has_read)
 
 
 def run_host(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
@@ -114,10 +115,7 @@ def run_factory(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
 
 def _as_cuda_says(error: RuntimeError) -> RuntimeError:
     """A failed allocation is an error of its own on the device."""
-    text = str(error)
-    if "can't allocate memory" in text or "not enough memory" in text:
-        return torch.OutOfMemoryError(f"CUDA out of memory. {text}")
-    return error
+    return torch.OutOfMemoryError(f"CUDA out of memory. {error}") if is_out_of_memory(error) else error
 
 
 def run_composite(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:

@@ -13,6 +13,7 @@ import torch
 from torch._ops import OpOverload
 
 from capfuzz.devices.op_facts import OpFacts
+from capfuzz.devices.sim.device_checks import CHECKS, checked
 from capfuzz.devices.sim.iterator_ops import CPU_SCALAR_OPS
 
 if TYPE_CHECKING:
@@ -69,18 +70,21 @@ class Op(OpFacts):
         packet = schema.name.split("::")[1]
         super().__init__(func)
         self.call = func._op  # what `func(...)` calls, without its Python frame
+        check = CHECKS.get(self.name) if func.namespace == "aten" else None
+        if check is not None:
+            self.call = checked(func._op, check)
         names = [a.name for a in schema.arguments]
         self.seeded = torch.Tag.nondeterministic_seeded in func.tags
         self.takes_generator = "generator" in names
         self.cpu_scalars = f"{packet}.{func._overloadname}" in CPU_SCALAR_OPS
         self.has_device = "device" in names
         self.is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
-        self.out_variant = None if self.mutated or self.seeded else _find_out_variant(func)
+        self.out_variant = None if self.mutated or self.seeded or check is not None else _find_out_variant(func)
         self.run = self._choose(schema.name, func._overloadname)
         runs_plainly = (
             self.run is kernels.run_kernel or (self.run is kernels.run_view and not self.mutated) or self.run in _tell
         )
-        self.is_plain = runs_plainly and not self.seeded and not self.is_empty
+        self.is_plain = runs_plainly and not self.seeded and not self.is_empty and check is None
 
     def _choose(self, name: str, overload: str) -> Handler:
         handler = _rules.get(f"{name}.{overload}") or _rules.get(name)

@@ -40,7 +40,7 @@ def run(runtime: Runtime, capture: Capture, key: Key, func: Any, args: tuple[Any
         return func(*args, **kwargs)
     made = [result] if isinstance(result, torch.Tensor) else result
     if not isinstance(made, (list, tuple)):
-        return result
+        return result if known is _VIEWS else func(*args, **kwargs)  # it has done nothing yet that a node would do
     given = _storages(args)
     fresh = [tensor for tensor in made if isinstance(tensor, torch.Tensor) and storage_id(tensor) not in given]
     if not fresh:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from capfuzz.devices import poison
-from capfuzz.devices.errors import CudaError, Rule, not_permitted
+from capfuzz.devices.errors import CudaError, GeneratorError, Rule, not_permitted
 from capfuzz.devices.sim import asserts
 from capfuzz.devices.sim.generators import SimGenerator, about_to_draw, new_registry
 from capfuzz.devices.sim.ops import Op
@@ -210,20 +210,17 @@ class Runtime:
             return self.names_device
         return any_sim(self.call[0])
 
-    def launch(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs a device op, or records it when the current stream captures. Returns the tagged result."""
+    def launch(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], host_has_read: bool = False) -> Any:
+        """Runs a device op, or records it when the current stream captures. Returns the tagged result.
+
+        `host_has_read`: whether the host knows the values, and refuses by itself those that the kernel would assert about.
+        """
         capture = self.stream.capture
         if capture is not None:
             return capture.record(self, op, args, kwargs)
         if self.capture is not None:
-            return self._launch_beside(self.capture, op, args, kwargs)
-        try:
-            result = tag_all(self.execute(op, args, kwargs))
-        except (IndexError, RuntimeError) as error:
-            assertion = asserts.asserted_in(op, args, kwargs, error)
-            if assertion is None:
-                raise
-            raise assertion from None
+            return self._launch_beside(self.capture, op, args, kwargs, host_has_read)
+        result = self._run_now(op, args, kwargs, host_has_read)
         if op.is_empty and not poison.torch_fills_memory():
             poison.fill(result, self.empty_side)
         if (self.stream.index or op.has_device) and not op.mutated:
@@ -232,12 +229,22 @@ class Runtime:
             self.tracer.add(op.name, "alloc" if op.is_empty else "kernel", op.written(args, kwargs) or result)
         return result
 
-    def _launch_beside(self, capture: Capture, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_now(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], host_has_read: bool) -> Any:
+        try:
+            return tag_all(self.execute(op, args, kwargs))
+        except (IndexError, RuntimeError) as error:
+            if host_has_read:
+                raise
+            raise asserts.at_launch(op, args, kwargs, error) from None
+
+    def _launch_beside(
+        self, capture: Capture, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], host_has_read: bool
+    ) -> Any:
         """Work on a stream outside the capture: it runs at once, on memory that the capture has not touched."""
         if not op.mutated and self.stream.needs_driver():
             self.refuse_driver_allocation()
         with capture.set_aside():
-            result = tag_all(self.execute(op, args, kwargs))
+            result = self._run_now(op, args, kwargs, host_has_read)
         if op.is_empty:
             poison.fill(result, self.empty_side)
         if not op.mutated and isinstance(result, torch.Tensor) and result.nbytes >= LARGE_ALLOCATION:
@@ -263,7 +270,7 @@ class Runtime:
         elif given._cdata in self.machine.generators:
             generator = self.machine.generators[given._cdata]
         else:
-            raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
+            raise GeneratorError("Expected a 'cuda' device type for generator but found 'cpu'")
         root = about_to_draw(generator, self.stream.capture)
         if op.takes_generator:
             return op.call(*args, **{**kwargs, "generator": root})

@@ -7,6 +7,7 @@ was measured on an H200 (torch 2.11).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from capfuzz.devices.errors import CudaError, HostCopyError, ThrustError
@@ -16,6 +17,8 @@ from capfuzz.devices.sim.tensor import is_sim, plain
 
 if TYPE_CHECKING:
     from capfuzz.devices.sim.runtime import Runtime
+
+Read = Callable[["Runtime"], None]
 
 
 def read_on_host(rt: Runtime) -> None:
@@ -48,6 +51,14 @@ def _on_device(args: Args, kwargs: Kwargs) -> bool:
     return scan(args, []) or scan(kwargs.values(), [])
 
 
+def _run_read(rt: Runtime, op: Op, args: Args, kwargs: Kwargs, reads: bool = True, read: Read = read_on_host) -> Any:
+    """A kernel whose values the host reads first, if it `reads` them: it refuses those that the kernel would assert about."""
+    reads = reads and _on_device(args, kwargs)
+    if reads:
+        read(rt)
+    return run_kernel(rt, op, args, kwargs, host_has_read=reads)
+
+
 @rule("aten::_local_scalar_dense")
 def local_scalar_dense(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     """`item()`, `bool()`, `int()`, an index or slice bound taken from a device tensor."""
@@ -68,17 +79,13 @@ def local_scalar_dense(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
 )
 def sized_by_values(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     """The size of the result, or the error to raise, depends on values that the device holds."""
-    if _on_device(args, kwargs):
-        read_on_host(rt)
-    return run_kernel(rt, op, args, kwargs)
+    return _run_read(rt, op, args, kwargs)
 
 
 @rule("aten::_unique", "aten::_unique2", "aten::unique_consecutive", "aten::unique_dim_consecutive")
 def unique(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     """Of nothing, the answer is known without looking (`Unique.cu`); `nonzero` of nothing is launched and waited for."""
-    if args[0].numel() and _on_device(args, kwargs):
-        read_on_host(rt)
-    return run_kernel(rt, op, args, kwargs)
+    return _run_read(rt, op, args, kwargs, args[0].numel() > 0)
 
 
 @rule("aten::unique_dim")
@@ -127,17 +134,19 @@ def isin(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
 @rule("aten::searchsorted.Tensor", "aten::searchsorted.Scalar")
 def searchsorted(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     """The bounds of a sorter are checked on the host."""
-    if kwargs.get("sorter") is not None and _on_device(args, kwargs):
-        read_on_host(rt)
-    return run_kernel(rt, op, args, kwargs)
+    return _run_read(rt, op, args, kwargs, kwargs.get("sorter") is not None)
 
 
 @rule("aten::segment_reduce")
 def segment_reduce(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     """Unless told `unsafe`, the lengths are checked on the host."""
-    if not kwargs.get("unsafe", False) and _on_device(args, kwargs):
-        read_on_host(rt)
-    return run_kernel(rt, op, args, kwargs)
+    return _run_read(rt, op, args, kwargs, not kwargs.get("unsafe", False))
+
+
+@rule(*(f"aten::normal.{kind}{out}" for kind in ("Tensor_Tensor", "float_Tensor") for out in ("", "_out")))
+def normal(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
+    """A tensor of standard deviations is searched for a negative one, unless it is empty (`DistributionTemplates.h`)."""
+    return _run_read(rt, op, args, kwargs, args[1].numel() > 0)
 
 
 @rule(
@@ -158,26 +167,21 @@ def range_with_tensor_bounds(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) ->
 def repeat_interleave(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     """Without `output_size` the host reads the sum of the repeats, unless there are none (`Repeat.cpp`)."""
     output_size = kwargs.get("output_size", args[1] if len(args) > 1 else None)
-    if output_size is None and args[0].numel() and _on_device(args, kwargs):
-        read_on_host(rt)
-    return run_kernel(rt, op, args, kwargs)
+    return _run_read(rt, op, args, kwargs, output_size is None and args[0].numel() > 0)
 
 
 @rule("aten::bincount", "aten::_linalg_eigh")
 def returns_early_through_pageable(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
     """Given nothing, they return before they look: `bincount` for the largest value (`SummaryOps.cu`)."""
-    if args[0].numel() and _on_device(args, kwargs):
-        copy_to_host(rt)
-    return run_kernel(rt, op, args, kwargs)
+    return _run_read(rt, op, args, kwargs, args[0].numel() > 0, copy_to_host)
 
 
 @rule(
+    "aten::_ctc_loss",  # the lengths
     "aten::_linalg_svd",
     "aten::linalg_lstsq",
     "aten::linalg_matrix_exp",
     "aten::_nested_tensor_from_tensor_list",
 )
 def sized_through_pageable(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
-    if _on_device(args, kwargs):
-        copy_to_host(rt)
-    return run_kernel(rt, op, args, kwargs)
+    return _run_read(rt, op, args, kwargs, read=copy_to_host)
