@@ -178,8 +178,7 @@ class WorkerPool:
         if now - self._watched > LOOK_SECONDS:
             self._watched = now
             for worker in list(self._workers):
-                if worker not in heard:
-                    self._watch(worker, now)
+                self._watch(worker, now, worker in heard)
         self._hand_out()
 
     def _attend(self, worker: Worker) -> None:
@@ -219,9 +218,10 @@ class WorkerPool:
             if message.last:
                 self._replace(worker)
 
-    def _watch(self, worker: Worker, now: float) -> None:
+    def _watch(self, worker: Worker, now: float, is_heard: bool) -> None:
+        """Whatever it says, a worker may be greedy; but one that is just saying something does not hang."""
         worker.cut_output()
-        if worker.waits and now > worker.deadline:
+        if worker.waits and now > worker.deadline and not is_heard:
             self._hangs(worker)
         elif self._memory_share and worker.is_ready and worker.taken() > self._memory_share:
             self._is_greedy(worker)

@@ -237,13 +237,13 @@ def test_a_case_that_takes_all_memory_is_a_crash(mine: Write, opened: Open) -> N
 
 @pytest.mark.usefixtures("little_memory")
 def test_memory_that_adds_up_over_many_cases_is_no_fault_of_the_last(mine: Write, opened: Open) -> None:
-    """Another worker goes on."""
+    """Another worker goes on. Each answers more often than memory is looked at."""
     subject = mine(
         """
         if not torch.cuda.is_current_stream_capturing():
-            kept.append(bytearray(4 << 20))
-            time.sleep(0.02)
-            assert len(kept) < 60
+            kept.append(bytearray(2 << 20))
+            time.sleep(0.004)
+            assert len(kept) < 120
         """,
         always=True,
     )
@@ -476,13 +476,20 @@ def files() -> int:
 def test_fifty_restarts_leave_nothing_behind(mine: Write, opened: Open, processes: Any) -> None:
     pool = opened(mine("os._exit(1)"), count=2)
     all_of(pool, [BAD] * 4)
-    family, open_files = processes.below(os.getpid()), files()
-    zygote_files = len(os.listdir(f"/proc/{pool._zygote._pid}/fd"))  # type: ignore[union-attr]
+    family = processes.below(os.getpid())
+
+    def what_is_there() -> tuple[int, object, int]:
+        zygote_files = os.listdir(f"/proc/{pool._zygote._pid}/fd")  # type: ignore[union-attr]
+        return len(processes.below(os.getpid())), files(), len(zygote_files)
+
+    before = what_is_there()
     outcomes = all_of(pool, [BAD] * 50)
     assert {outcome.label for _, outcome in outcomes} == {"crash"}
-    assert len(processes.below(os.getpid())) == len(family) == 3, "a zygote and two workers, and no zombies"
-    assert files() == open_files
-    assert len(os.listdir(f"/proc/{pool._zygote._pid}/fd")) == zygote_files  # type: ignore[union-attr]
+    assert len(family) == 3, "a zygote and two workers"
+    deadline = time.monotonic() + 5  # the last worker may be on its way
+    while (left := what_is_there()) != before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert left == before, "and no zombies"
 
 
 def test_pools_one_inside_the_other_close_in_any_order(opened: Open, processes: Any) -> None:
