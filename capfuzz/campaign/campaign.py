@@ -20,10 +20,13 @@ from capfuzz.findings import Finding, signature
 from capfuzz.findings.heat import Cell, HeatMap, heat_map
 from capfuzz.findings.reduce import HANG_SECONDS, reduced, seconds_of
 from capfuzz.targets import Case, Subject
+from capfuzz.targets.mending import Mended, can_be_mended
 from capfuzz.targets.op_trace import OpTrace
 from capfuzz.workers import Judge, JudgeFailed
 
 HEAT_SECONDS = 10.0
+MEND_SECONDS = 5.0
+MEND_CASES = 40  # at most, of those that failed on the way to the minimal one, and of those that did not
 TRACE_SECONDS = 5.0
 LEAST_TRACE_SECONDS = 1.0  # also when the budget is spent: a trace takes milliseconds
 PROGRESS_SECONDS = 0.25
@@ -84,6 +87,7 @@ class Campaign:
         self.findings: dict[str, Finding] = {}
         self.exhausted = False
         self._emit = emit
+        self._asked: dict[bool, list[Case]] = {}  # on the way to the minimal case, by whether they showed the fault
         self._covered: dict[str, set[int | str]] = {}
         self._begun = self._last_progress = time.monotonic()
 
@@ -209,6 +213,7 @@ class Campaign:
             raise
         trace: OpTrace | str | None = None
         try:
+            minimal = replace(minimal, mended=self._mended(minimal, case))
             if self._extras.heat:
                 minimal = replace(minimal, heat=self._heat(minimal))
             if self._extras.trace:
@@ -225,11 +230,26 @@ class Campaign:
     def _minimised(self, found: Finding) -> tuple[Finding, str | None]:
         """The finding with its smallest case and the axes that matter, and a note where time ran out before they were known."""
 
+        self._asked = {True: [], False: []}
+
         def ask(case: Case, label: str, seconds: float | None) -> Outcome:
             self._interrupts.check()
-            return self.judge.judge(case, label, seconds)
+            outcome = self.judge.judge(case, label, seconds)
+            self._asked[outcome.label == label].append(case)
+            return outcome
 
         return reduced(self.subject.target, found, ask, self._seconds_for)
+
+    def _mended(self, finding: Finding, found: Case) -> Mended | None:
+        """An edit that mends the fault, if one is found soon."""
+        if finding.flaky or not can_be_mended(self.subject, finding.outcome):
+            return None
+        seconds = self._seconds_for(MEND_SECONDS)
+        if seconds <= 0:
+            return None
+        self._interrupts.check()
+        asked = [*self._asked[True][-MEND_CASES:], *self._asked[False][-MEND_CASES:]]
+        return self.judge.mend([finding.case, found, *asked], seconds)
 
     def _heat(self, finding: Finding) -> HeatMap | str:
         if finding.flaky or not finding.axes:

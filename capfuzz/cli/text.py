@@ -9,7 +9,7 @@ import numpy as np
 from capfuzz.corpus import Entry
 from capfuzz.devices.layout import Argument
 from capfuzz.differential import Mismatch, Outcome
-from capfuzz.findings import Finding, SourceLine, hint
+from capfuzz.findings import Finding, SourceLine, hint, mending
 from capfuzz.targets import Case, Target
 
 ELEMENTS_SHOWN = 12
@@ -40,7 +40,7 @@ def finding_text(finding: Finding, target: Target, note: str | None = None) -> s
 
     `note` says what the finding lacks.
     """
-    lines = [f"FINDING  {finding.outcome.label}  in {finding.target} ({finding.implementation})", *_where(finding.blame)]
+    lines = [f"FINDING  {finding.outcome.label}  in {finding.target} ({finding.implementation})", *_where(finding.faulty)]
     lines += [field("message", finding.outcome.message)] if finding.outcome.message else []
     if finding.flaky:
         lines.append(field("flaky", "did not show every time the same case was run; not minimised"))
@@ -49,7 +49,7 @@ def finding_text(finding: Finding, target: Target, note: str | None = None) -> s
     if finding.outcome.mismatch is not None:
         lines.append(field("differs", mismatch_text(finding.outcome.mismatch)))
     lines += _axes(finding.axes)
-    advice = hint(finding.outcome)
+    advice = hint(finding.outcome) if finding.mended is None else mending(finding.mended)
     lines += [field("mend", advice)] if advice else []
     return "\n".join(lines)
 

@@ -15,6 +15,7 @@ from capfuzz.devices.trace import Location, SourceLocation
 from capfuzz.differential import OUT_OF_MEMORY, Outcome, Verdict
 from capfuzz.findings.heat import HeatMap
 from capfuzz.targets.case import Case
+from capfuzz.targets.mending import Mended
 
 
 class SourceLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,17 +46,35 @@ class Finding:
     heat: HeatMap | str | None = None
     """Two axes that matter, varied together; or why there is no map; None where nobody asked for one."""
 
+    mended: Mended | None = None
+    """The edit that gives the right answers, where one was found."""
+
     @property
     def blame(self) -> SourceLine | None:
+        """The line that the fault is named after."""
         return source_line(self.outcome)
+
+    @property
+    def location(self) -> Location | SourceLocation | None:
+        """The faulty line: the one that an edit mends, where one was found; else the one to blame."""
+        return self.outcome.blame.location if self.mended is None else self.mended.location
+
+    @property
+    def faulty(self) -> SourceLine | None:
+        """`location` as reports have it."""
+        if self.mended is None:
+            return self.blame
+        return _source_line(self.mended.location, None)
 
 
 def source_line(outcome: Outcome) -> SourceLine | None:
     """The blamed line of an outcome, or None where no line could be blamed."""
     location = outcome.blame.location
-    if location is None:
-        return None
-    return SourceLine(portable_path(location), location.line, location.function, location.text, outcome.blame.op)
+    return None if location is None else _source_line(location, outcome.blame.op)
+
+
+def _source_line(location: Location | SourceLocation, op: str | None) -> SourceLine:
+    return SourceLine(portable_path(location), location.line, location.function, location.text, op)
 
 
 def portable_path(location: Location | SourceLocation) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from capfuzz.differential import Cause, Outcome, Verdict
+from capfuzz.targets.mending import Mended
 
 _HINTS: dict[str, str] = {
     "capture_error:host_copy": (
@@ -54,6 +55,12 @@ _HINTS: dict[str, str] = {
     Verdict.REFERENCE_MISMATCH.value: "eager itself is wrong here: compare the op with the reference on the case shown",
     Verdict.NONDETERMINISTIC.value: "eager disagrees with itself: state is kept between calls, or an op has no fixed order",
 }
+
+
+def mending(mended: Mended) -> str:
+    """How the search has mended it."""
+    how = f"`{mended.after}` in its place" if mended.after else f"without `{mended.before}`"
+    return f"{how}: right in {mended.cases} of {mended.cases} cases tried"
 
 
 def hint(outcome: Outcome) -> str | None:

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from capfuzz.campaign.events import Found
 from capfuzz.devices.layout import Argument
-from capfuzz.findings import Finding, SourceLine, hint
+from capfuzz.findings import Finding, SourceLine, hint, mending
 from capfuzz.findings.heat import Cell, HeatMap
 from capfuzz.reports.arrays import Comparison, Grid, compared, drawn
 from capfuzz.reports.gathered import Ending, FileReport, Ran, Words
@@ -137,9 +137,9 @@ def _view(found: Found, anchor: str, words: Words) -> FindingView:
         anchor,
         finding,
         found,
-        finding.blame,
+        finding.faulty,
         excerpt(finding),
-        _marked_code(hint(finding.outcome)),
+        _marked_code(hint(finding.outcome) if finding.mended is None else mending(finding.mended)),
         case_fields(target, finding.case),
         _steps(target, finding),
         None if mismatch is None else compared(mismatch),

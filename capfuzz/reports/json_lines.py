@@ -14,7 +14,7 @@ from capfuzz.campaign.events import Event, Finished, Found, Progress, Started
 from capfuzz.campaign.stats import Drawn
 from capfuzz.devices.layout import Argument
 from capfuzz.differential import Mismatch
-from capfuzz.findings import SourceLine, hint
+from capfuzz.findings import Finding, SourceLine, hint
 from capfuzz.findings.heat import HeatMap
 from capfuzz.reports.arrays import differing
 from capfuzz.reports.gathered import Ending, Words
@@ -51,6 +51,13 @@ class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     indices: list[list[int]]
 
 
+class Mend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    line: SourceLine | None
+    before: str
+    after: str
+    cases: int
+
+
 class StartedRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="record", tag="started"):
     version: Literal[1]
     capfuzz: str
@@ -83,6 +90,7 @@ class FindingRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
     message: str
     blame: SourceLine | None
     hint: str | None
+    mend: Mend | None
     batch: int
     case: Case
     inputs: list[dict[str, Array | Number | None]]
@@ -211,6 +219,7 @@ def _found(event: Found, again: str) -> FindingRecord:
         message=outcome.message,
         blame=finding.blame,
         hint=hint(outcome),
+        mend=None if finding.mended is None else _mend(finding),
         batch=target.batch(finding.case),
         case=finding.case,
         inputs=[_inputs(feed) for feed in target.feeds(finding.case)],
@@ -229,6 +238,11 @@ def _found(event: Found, again: str) -> FindingRecord:
         not_saved=event.problem,
         again=again,
     )
+
+
+def _mend(finding: Finding) -> Mend:
+    assert finding.mended is not None
+    return Mend(finding.faulty, finding.mended.before, finding.mended.after, finding.mended.cases)
 
 
 def _inputs(feed: Mapping[str, Argument | Number | None]) -> dict[str, Array | Number | None]:

@@ -113,7 +113,7 @@ def _rule(found: Found) -> Json:
 
 def _locations(found: Found) -> list[Json]:
     """The guilty line; where none could be blamed, the one that the implementation begins at: hosts show no result without."""
-    location = found.finding.outcome.blame.location
+    location = found.finding.location
     message = None
     if location is None:
         location, message = implementation_begins(found.finding), "no line could be blamed; the implementation begins here"

@@ -26,7 +26,7 @@ class Excerpt:
 
 def excerpt(finding: Finding) -> Excerpt | None:
     """The lines around the guilty one, without the indentation that they share; that one alone if the file has changed."""
-    location = finding.outcome.blame.location
+    location = finding.location
     if location is None:
         return None
     source = linecache.getlines(location.file)

@@ -20,6 +20,7 @@ import torch
 
 from capfuzz.differential import Implementation, Runner, TwoPart, callables_of
 from capfuzz.targets.model import Target
+from capfuzz.targets.reach import reachable
 
 FROZEN = "frozen_inputs"
 Change = Callable[[ast.AST], ast.AST | None]
@@ -101,7 +102,7 @@ _CHANGES: dict[str, Change] = {
 def mutants(target: Target) -> Iterator[Mutant]:
     """Every mutant of a target's shipped implementation, and of the functions of its module that it calls."""
     shipped = target.implementation
-    for function in _reachable(callables_of(shipped)):
+    for function in reachable(callables_of(shipped)):
         yield from _changed(target, function)
     if not isinstance(shipped, (TwoPart, Runner)):
         yield from _whole(target, shipped)
@@ -221,22 +222,6 @@ def _same(a: Any, b: Any) -> bool:
     if type(a) is dict:
         return all(_same(a[name], b[name]) for name in a)
     return a is b
-
-
-def _reachable(functions: list[Callable[..., Any]]) -> list[types.FunctionType]:
-    """These functions and those of their module that they call by name."""
-    found: list[types.FunctionType] = []
-    waiting = [function for function in functions if isinstance(function, types.FunctionType)]
-    while waiting:
-        function = waiting.pop(0)
-        if function in found:
-            continue
-        found.append(function)
-        for name in function.__code__.co_names:
-            called = function.__globals__.get(name)
-            if isinstance(called, types.FunctionType) and called.__module__ == function.__module__:
-                waiting.append(called)
-    return found
 
 
 def _rebuilt(target: Target, function: types.FunctionType, tree: ast.Module) -> Implementation:

@@ -20,7 +20,7 @@ from capfuzz.targets import Case
 from capfuzz.targets.op_trace import OpTrace
 from capfuzz.workers.errors import JudgeFailed
 from capfuzz.workers.memory import held_by
-from capfuzz.workers.wire import Ended, Inbox, Outbox, Request, TraceRequest, WorkerSpec
+from capfuzz.workers.wire import Ended, Inbox, MendAnswer, MendRequest, Outbox, Request, TraceRequest, WorkerSpec
 from capfuzz.workers.worker import DUMP_STACK
 from capfuzz.workers.zygote import Zygote
 
@@ -47,13 +47,18 @@ class Ticket:
     is_traced: bool = False
     """Its op trace is wanted, and no outcome; there is one all the same if the worker is lost."""
     trace: OpTrace | None = None
+    mending: MendRequest | None = None
+    """An edit that mends the case is wanted, and no outcome; as above."""
+    mend: MendAnswer | None = None
 
     @property
     def is_done(self) -> bool:
-        return self.outcome is not None or self.failure is not None or self.trace is not None
+        return any(each is not None for each in (self.outcome, self.failure, self.trace, self.mend))
 
     @property
-    def request(self) -> Request | TraceRequest:
+    def request(self) -> Request | TraceRequest | MendRequest:
+        if self.mending is not None:
+            return self.mending
         return TraceRequest(self.case) if self.is_traced else Request(self.case, self.only)
 
     def result(self) -> Outcome:

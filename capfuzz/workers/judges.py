@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from capfuzz.devices import Device
 from capfuzz.differential import Outcome
 from capfuzz.targets import Case, Subject
 from capfuzz.targets.judge import judge
+from capfuzz.targets.mending import Mended, mend
 from capfuzz.targets.op_trace import OpTrace, trace_case
 from capfuzz.workers.errors import JudgeFailed
 
@@ -30,6 +31,11 @@ class Judge(Protocol):
     def trace(self, case: Case, seconds: float | None = None) -> OpTrace:
         """The ops of a case's capture; where they cost the judge its process, none, and that outcome as the error. `seconds` as
         in `judge`."""
+        ...
+
+    def mend(self, cases: Sequence[Case], seconds: float) -> Mended | None:
+        """The edit that mends these cases, the first of which fails; None where none is found in so many seconds, or the search
+        cost the judge its process."""
         ...
 
     def feed(self, case: Case, seconds: float | None = None) -> Iterator[tuple[Case, Outcome]]:
@@ -70,6 +76,9 @@ class InProcess:
             return trace_case(self._device, self._subject, case)
         except Exception as error:
             raise JudgeFailed(case, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
+
+    def mend(self, cases: Sequence[Case], seconds: float) -> Mended | None:
+        return mend(self._subject, cases, seconds)
 
     def feed(self, case: Case, seconds: float | None = None) -> Iterator[tuple[Case, Outcome]]:
         try:

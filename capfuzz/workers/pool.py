@@ -10,16 +10,17 @@ import contextlib
 import select
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from capfuzz.differential import OUT_OF_MEMORY, Outcome, Verdict
 from capfuzz.targets import Case, Subject
+from capfuzz.targets.mending import Mended
 from capfuzz.targets.op_trace import OpTrace
 from capfuzz.workers.errors import JudgeFailed, WorkerError
 from capfuzz.workers.handle import Ticket, Worker
 from capfuzz.workers.last_words import blame_of, last_lines
 from capfuzz.workers.memory import share
-from capfuzz.workers.wire import Answer, Defect, NotStarted, Ready, Seen, Traced, WorkerSpec
+from capfuzz.workers.wire import Answer, Defect, MendAnswer, MendRequest, NotStarted, Ready, Seen, Traced, WorkerSpec
 from capfuzz.workers.zygote import Zygote, fate
 
 LOOK_SECONDS = 0.05  # how often time and memory are looked at
@@ -92,6 +93,14 @@ class WorkerPool:
         while not ticket.is_done:
             self._look()
         return ticket.trace if ticket.trace is not None else OpTrace([], ticket.result())
+
+    def mend(self, cases: Sequence[Case], seconds: float) -> Mended | None:
+        ticket = Ticket(cases[0], None, seconds + GRACE_SECONDS)
+        ticket.mending = MendRequest(tuple(cases), seconds)
+        self._give(ticket)
+        while not ticket.is_done:
+            self._look()
+        return None if ticket.mend is None else ticket.mend.mended
 
     def feed(self, case: Case, seconds: float | None = None) -> Iterator[tuple[Case, Outcome]]:
         ticket = self._ticket(case, None, seconds)
@@ -212,6 +221,8 @@ class WorkerPool:
                 return
             if isinstance(message, Traced):
                 ticket.trace = message.trace
+            elif isinstance(message, MendAnswer):
+                ticket.mend = message
             else:
                 assert isinstance(message, Answer)
                 ticket.outcome = message.outcome

@@ -11,6 +11,7 @@ from typing import Any
 
 from capfuzz.differential import Outcome
 from capfuzz.targets import Case
+from capfuzz.targets.mending import Mended
 from capfuzz.targets.op_trace import OpTrace
 
 _LENGTH = struct.Struct("!I")
@@ -73,6 +74,14 @@ class TraceRequest:
 
 
 @dataclass(frozen=True)
+class MendRequest:
+    """Asks for an edit that mends these cases, the first of which fails; the worker ends with its answer."""
+
+    cases: tuple[Case, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Ready:
     describes: str
 
@@ -106,6 +115,14 @@ class Traced:
 
     trace: OpTrace
     last: bool = False
+
+
+@dataclass(frozen=True)
+class MendAnswer:
+    """What mends the cases, if anything does; `last` as in `Answer`."""
+
+    mended: Mended | None
+    last: bool = True
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from capfuzz.devices.trace import blamed
 from capfuzz.differential import Blame, Outcome, Verdict
 from capfuzz.targets import Subject
 from capfuzz.targets.judge import judge
+from capfuzz.targets.mending import mend
 from capfuzz.targets.op_trace import trace_case
 from capfuzz.targets.registry import UnknownNameError
 from capfuzz.targets.subjects import ImplementationError, subject_from_label
@@ -23,6 +24,8 @@ from capfuzz.workers.isolation import settle
 from capfuzz.workers.wire import (
     Answer,
     Defect,
+    MendAnswer,
+    MendRequest,
     NotStarted,
     Ready,
     Request,
@@ -65,12 +68,15 @@ def _answer(connection: socket.socket, device: Device, subject: Subject) -> None
     process = os.getpid()
     is_last = False
     while not is_last:
-        request: Request | TraceRequest = receive(connection)
+        request: Request | TraceRequest | MendRequest = receive(connection)
         try:
             if isinstance(request, TraceRequest):
                 trace = trace_case(device, subject, request.case)
                 is_last = trace.error is not None and not device.is_healthy()
                 answer = packed(Traced(trace, is_last))
+            elif isinstance(request, MendRequest):
+                is_last = True  # what the implementation keeps is not what it was
+                answer = packed(MendAnswer(mend(subject, request.cases, request.seconds)))
             else:
                 outcome = judge(device, subject, request.case, request.only, lambda fault: send(connection, Seen(fault)))
                 is_last = outcome.is_fault and not device.is_healthy()

@@ -9,6 +9,8 @@ Decided by reading each variant. What a line is faulty for depends on the fault:
 - memory that is freed: the line that lets go of it, or that makes other memory where the graph wants the same;
 - a wrong answer of eager calls: the line that makes the wrong value.
 
+Some faults can be mended on one of several lines. Where the search for a mending edit finds one of them, it is the faulty one.
+
 A line is written as it stands in the source, with its function in front where that is not the variant's own; `...` is the rest.
 """
 
@@ -180,7 +182,6 @@ EXACT = {
     "spec_decode_metadata.raises_host_counts": 'arguments["draft_cpu"].add_(1)',
     "spec_decode_metadata.unwritten_head": 'rejected = torch.empty_like(out["rejected"])',
     "spec_decode_metadata.exclusive_sums": 'out["cu_num_draft"] = out["cu_num_draft"].roll(1) * (torch.arange(len(ou...',
-    "spec_decode_metadata.keeps_old_indices": 'buffer.copy_(torch.where(slots < out["cu_num_sampled"][-1:], out["log...',
     "spec_decode_metadata.stride_blind": 'arguments["sampled"] = torch.as_strided(ids, ids.shape, (ids.shape[1], 1), 0)',
     "token_to_req_indices.scalar_store": "marks[-1] = 0",
     "token_to_req_indices.no_output_size": "owner = torch.repeat_interleave(requests, torch.diff(qsl))",
@@ -189,150 +190,76 @@ EXACT = {
     "token_to_req_indices.clears_mirror": "qsl_cpu.zero_()",
     "token_to_req_indices.cached_map": "return buf.copy_(_cached_map(qsl, buf.numel()))",
     "token_to_req_indices.fresh_map": "_prepare_fresh_map: return token_to_req_indices(torch.empty_like(buf), qsl, q...",
-    "token_to_req_indices.leaves_tail": "return buf.copy_(torch.where(tokens < qsl[-1:], buf, kept))",
     "token_to_req_indices.tail_out_of_range": "return buf.copy_(torch.searchsorted(qsl[1:].contiguous(), tokens, rig...",
     "token_to_req_indices.stride_blind": "return token_to_req_indices(buf, torch.as_strided(qsl, qsl.shape, (1,), 0)...",
+}
+
+# The same, and the line is known by an edit of it that gives the right answers.
+MENDED = {
+    "batch_indices_positions.uniform_appends": "even = indptr[:1] + step *...",
+    "chunk_indices.drops_the_rest": 'arguments["cu_seqlens"] = F.pad(whole, (1, 0)).to(cu_seqlens.dtype)',
+    "dcp_local_seq_lens.no_clamp_at_one_run": "rest = (lens % (world * interleave) - before).clamp_min(0)...",
+    "dcp_local_seq_lens.narrows": "answer = dcp_local_seq_lens(seq_lens=seq_lens.to(torch.int32), **given)...",
+    "eagle_step.fresh_table": "out = eagle_step(kernel_table=torch.zeros_like(kernel_table)...",
+    "expand_seq_lens.tail_counts_on": "if seq_lens.numel():",
+    "expand_seq_lens.reads_mirror": "copied = seq_lens_cpu.to(seq_lens.device, non_blocking=True)...",
+    "expand_seq_lens.table_by_token": "table_out.copy_(torch.where(tokens[:, None] < qsl[-1:], rows, table_out))",
+    "expand_seq_lens.uniform_queries": "even = torch.cat([each * torch.arange(requests...",
+    "kv_begin_indptr.occupancy_only": "endless = 2**50 * max(1, kv_indptr.numel() - 1)...",
+    "kv_begin_indptr.int32_wrap": "narrow = kv_indptr.to(torch.int32).to(kv_indptr.dtype)...",
+    "mamba_state_indices.next_block_too_soon": 'arguments["seq_lens"] = torch.clamp(arguments["seq_lens"] + 1,...',
+    "mamba_state_indices.null_is_zero": 'arguments["null"] = 0...',
+    "moe_align.counts_padding": "whole = torch.full_like(num_local_tokens, len(topk_ids))...",
+    "moe_align.id_wraps": "wrapped = torch.where(topk_ids < 0, topk_ids + expert_map.numel(), topk_ids)...",
+    "moe_align.narrow_slots": 'out["sorted_ids"] = (packed >> 8 << _SLOT_SHIFT) + (packed & 255)',
+    "paged_kv_indices.leaves_offsets": "staged[int(live) + 1 : rows + 1] = -1...",
+    "paged_kv_indices.empty_rows_have_a_full_page": "staged[rows + 1 : rows + 1 + live] =...",
+    "paged_kv_indices.whole_pages_are_empty": 'last[last == given["page_size"]] = 0...',
+    "paged_kv_indices.no_clamp": "full = torch.diff(planned[: bucket + 1]) - 1...",
+    "sampling_step.seeds_of_32_bits": "return {**body(prepared, seed_buf=torch.where(seed_buf < 0, seed_buf, narrow & _32...",
+    "slot_mapping.sentinel_as_index": "slot.copy_(torch.where(row < 0, wrong, slot))",
+    "slot_mapping.batch_order": "return slot_mapping(request_rows=torch.where(request_rows < 0, request_rows, in_order),...",
+    "slot_mapping.left_search": "late[1:-1] += 1...",
+    "spec_decode_metadata.counts_padding": 'arguments["live"] = torch.full_like(arguments["live"], arguments["...',
+    "spec_decode_metadata.sums_as_counts": 'arguments["cu_draft"] = torch.cumsum(arguments["cu_draft"], 0...',
+    "spec_decode_metadata.last_by_count": 'out["next_token"] = torch.where(out["valid"] > 0, arguments["sample...',
+    "spec_decode_metadata.narrow_ids": 'arguments["sampled"] = arguments["sampled"].to(torch.int32)...',
+    "spec_decode_metadata.vocab_inclusive": 'arguments["vocab"] += 1...',
+    "graph_cache.bound_left_out": "_without_bound: return bucket_of(rows), values.shape[1], values.dtype, is_full, adapters",
+    "graph_cache.uniform_left_out": "_without_full: return bucket_of(rows), values.shape[1], values.dtype, bound, adapters",
+    "graph_cache.adapters_left_out": "_without_adapters: return bucket_of(rows), values.shape[1], values.dtype, bound, is_full",
+    "graph_cache.padded_rows_have_length_one": '_lengths_of_one: static["lens"][rows:].fill_(1)',
+    "metadata_builders.loses_an_all_decode_batch": '_cutting: built["split"].zero_()',
+    "metadata_builders.shifts_cpu_offsets": "_shifting: common.query_start_loc_cpu.add_(1)",
+    "metadata_builders.fills_shared_lengths": "return replaced(mode, inputs, unified=lambda *given: {**unified...",
+    "metadata_builders.scratches_in_results": '_scratching: inputs["gdn_lens"].zero_()',
+    "spec_decode_metadata.keeps_old_indices": 'out = calc(**{**arguments, "logits_indices": torch.empty_like(buffer)})',
+    "token_to_req_indices.leaves_tail": "kept = buf.clone()",
 }
 
 # Only the answer of an eager call can be compared with the reference, and only the answers of an engine's own runner with
 # eager: nothing says of the values in between which of them is wrong. So the finding names the line that puts the wrong value
 # into the answer (the first), and the value is made on a line above it, in the same function (the second).
 MADE_ABOVE = {
-    "batch_indices_positions.skips_idle_requests": (
-        "batch_indices.copy_(torch.where(live, owner, -1))",
-        "begins.index_fill_(0, indptr[:-1].long(), 1)",
-    ),
-    "batch_indices_positions.uniform_appends": (
-        "return batch_indices_positions(batch_indices, positions, torch.cat([even[:-1], indp...",
-        "even = indptr[:1] + step *",
-    ),
-    "chunk_indices.drops_the_rest": (
-        "return chunk_indices(op, **arguments)",
-        "whole = torch.cumsum(torch.diff(cu_seqlens) // size * size, 0)",
-    ),
     "dcp_local_seq_lens.no_clamp_at_zero": (
         'return {**answer, "rows": _dealt(visible, rank, given["world"], given["interleave"...',
         "visible = (lens[:, None]",
     ),
-    "dcp_local_seq_lens.no_clamp_at_one_run": (
-        'return {"ranks": lens // (world * interleave) * interleave + rest}',
-        "rest = (lens % (world * interleave) - before).clamp_min(0)",
-    ),
-    "dcp_local_seq_lens.narrows": (
-        "return {name: value.to(seq_lens.dtype) for name, value in answer.items()}",
-        "answer = dcp_local_seq_lens(seq_lens=seq_lens.to(torch.int32), **given)",
-    ),
-    "eagle_step.fresh_table": (
-        'return {**out, "kernel_table": kernel_table.narrow(1, 0, block_table.shape[1] * ratio)}',
-        "out = eagle_step(kernel_table=torch.zeros_like(kernel_table)",
-    ),
-    "expand_seq_lens.tail_counts_on": (
-        "return expand_seq_lens(lens_out, qsl=qsl, seq_lens=seq_lens, **rest)",
-        "seq_lens = torch.cat([seq_lens[:-1], seq_lens[-1:] + beyond])",
-    ),
-    "expand_seq_lens.reads_mirror": (
-        "return expand_seq_lens(seq_lens=copied, seq_lens_cpu=seq_lens_cpu, **rest)",
-        "copied = seq_lens_cpu.to(seq_lens.device, non_blocking=True)",
-    ),
-    "expand_seq_lens.table_by_token": (
-        "table_out.copy_(torch.where(tokens[:, None] < qsl[-1:], rows, table_out))",
-        "rows = F.pad(block_table",
-    ),
-    "expand_seq_lens.uniform_queries": (
-        "return expand_seq_lens(qsl=even, **rest)",
-        "even = torch.cat([each * torch.arange(requests",
-    ),
-    "kv_begin_indptr.occupancy_only": (
-        "return kv_begin_indptr(kv_indptr, fold_factor, num_kv_splits, endless, cu_num)",
-        "endless = 2**50 * max(1, kv_indptr.numel() - 1)",
+    "batch_indices_positions.skips_idle_requests": (
+        "batch_indices.copy_(torch.where(live, owner, -1))",
+        "begins.index_fill_(0, indptr[:-1].long(), 1)",
     ),
     "kv_begin_indptr.folds_lengths": (
         'return {**answer, "kv_begin_indptr": torch.cat([kv_indptr[:1], ends])}',
         "ends = (kv_indptr[:1] + torch.cumsum(lengths, 0)).to(kv_indptr.dtype)",
     ),
-    "kv_begin_indptr.int32_wrap": (
-        "return kv_begin_indptr(narrow, fold_factor, num_kv_splits, total_kv, cu_num)",
-        "narrow = kv_indptr.to(torch.int32).to(kv_indptr.dtype)",
-    ),
-    "mamba_state_indices.next_block_too_soon": (
-        "return body(prepared, op, live, **arguments)",
-        'arguments["seq_lens"] = torch.clamp(arguments["seq_lens"] + 1, max=most + 1)',
-    ),
-    "mamba_state_indices.null_is_zero": (
-        "prepare(mode, op, live, **arguments)",
-        'arguments["null"] = 0',
-    ),
-    "moe_align.counts_padding": (
-        'return {**moe_align(topk_ids=topk_ids, num_local_tokens=whole, **others), "num_token...',
-        "whole = torch.full_like(num_local_tokens, len(topk_ids))",
-    ),
-    "moe_align.id_wraps": (
-        "return moe_align(topk_ids=wrapped, expert_map=expert_map, **others)",
-        "wrapped = torch.where(topk_ids < 0, topk_ids + expert_map.numel(), topk_ids)",
-    ),
-    "moe_align.narrow_slots": (
-        'out["sorted_ids"] = (packed >> 8 << _SLOT_SHIFT) + (packed & 255)',
-        "packed = (slot << 8) + token",
-    ),
-    "paged_kv_indices.leaves_offsets": (
-        "planned.copy_(staged, non_blocking=True)",
-        "staged[int(live) + 1 : rows + 1] = -1",
-    ),
-    "paged_kv_indices.empty_rows_have_a_full_page": (
-        "planned.copy_(staged, non_blocking=True)",
-        "staged[rows + 1 : rows + 1 + live] =",
-    ),
-    "paged_kv_indices.whole_pages_are_empty": (
-        "planned.copy_(staged, non_blocking=True)",
-        'last[last == given["page_size"]] = 0',
-    ),
-    "paged_kv_indices.no_clamp": (
-        'return {**answer, "seq_lens": torch.add(planned[bucket + 1 :], full, alpha=page_size)}',
-        "full = torch.diff(planned[: bucket + 1]) - 1",
-    ),
     "per_tensor_scale.multiplies_by_the_mask": (
         "return _quantised(live_rows(x, live), torch.where(most.isnan(), 1e6, most), ...",
         "most = largest(x.float() * is_live(x, live))",
     ),
-    "sampling_step.seeds_of_32_bits": (
-        "return {**body(prepared, seed_buf=torch.where(seed_buf < 0, seed_buf, narrow & _32...",
-        "narrow = seed_buf.to(torch.int32).to(torch.int64)",
-    ),
-    "slot_mapping.sentinel_as_index": (
-        "slot.copy_(torch.where(row < 0, wrong, slot))",
-        'wrong = given["block_table"][row, 0]',
-    ),
-    "slot_mapping.batch_order": (
-        "return slot_mapping(request_rows=torch.where(request_rows < 0, request_rows, in_order),...",
-        "in_order = torch.arange(request_rows.numel()",
-    ),
-    "slot_mapping.left_search": (
-        "return slot_mapping(query_start_loc=bounds, positions=positions, **given)",
-        "late[1:-1] += 1",
-    ),
-    "spec_decode_metadata.counts_padding": (
-        "return spec_decode_metadata(op, **arguments)",
-        'arguments["live"] = torch.full_like(arguments["live"], arguments["draft"].numel())',
-    ),
     "spec_decode_metadata.rejects_without_draft": (
         "rejected = rejected.masked_fill(padding, 0)",
         'rejected = torch.diff(cu_draft, prepend=cu_draft.new_zeros(1)) + 1 - arguments["valid"]',
-    ),
-    "spec_decode_metadata.sums_as_counts": (
-        "return spec_decode_metadata(op, **arguments)",
-        'arguments["cu_draft"] = torch.cumsum(arguments["cu_draft"], 0',
-    ),
-    "spec_decode_metadata.last_by_count": (
-        'out["next_token"] = torch.where(out["valid"] > 0, arguments["sampled"].gather(1, at)[...',
-        'at = (out["valid"] - 1).clamp_min(0)[:, None].long()',
-    ),
-    "spec_decode_metadata.narrow_ids": (
-        "return spec_decode_metadata(op, **arguments)",
-        'arguments["sampled"] = arguments["sampled"].to(torch.int32)',
-    ),
-    "spec_decode_metadata.vocab_inclusive": (
-        "return spec_decode_metadata(op, **arguments)",
-        'arguments["vocab"] += 1',
     ),
     "token_to_req_indices.empty_requests_collapse": (
         "return buf.copy_(torch.where(tokens < qsl[-1:], owner, 0))",
@@ -348,37 +275,12 @@ MADE_ABOVE = {
     ),
 }
 
-_KEY = "what is left out of a key is no op: named is where the answer comes from that another batch's graph gave"
-_LAW = "a law asks for other answers, which nobody traces: named is the last write of the case's own"
-_ANSWER = 'through_graphs: return {"answers": out["answers"][:rows].clone(), ...'
-_OUTER_BODY = "body: return metadata_builders(built, **inputs)"
-
 # The finding names another line: the faulty one, the one that is named, and why.
 ELSEWHERE = {
-    "graph_cache.bound_left_out": (
-        "_without_bound: return bucket_of(rows), values.shape[1], values.dtype, is_full, adapters",
-        _ANSWER,
-        _KEY,
-    ),
-    "graph_cache.uniform_left_out": (
-        "_without_full: return bucket_of(rows), values.shape[1], values.dtype, bound, adapters",
-        _ANSWER,
-        _KEY,
-    ),
-    "graph_cache.adapters_left_out": (
-        "_without_adapters: return bucket_of(rows), values.shape[1], values.dtype, bound, is_full",
-        _ANSWER,
-        _KEY,
-    ),
     "graph_cache.dtype_left_out": (
         "_without_dtype: return bucket_of(rows), values.shape[1], bound, is_full, adapters",
-        _ANSWER,
-        _KEY,
-    ),
-    "graph_cache.padded_rows_have_length_one": (
-        '_lengths_of_one: static["lens"][rows:].fill_(1)',
-        _ANSWER,
-        "of a runner only the answers are compared, and which buffers of its own they are made of is not traced",
+        'through_graphs: return {"answers": out["answers"][:rows].clone(), ...',
+        "what is left out of a key is no op: named is where the answer comes from that another batch's graph gave",
     ),
     "kv_begin_indptr.splits_for_capture": (
         "num_kv_splits = num_kv_splits or _MOST_SPLITS",
@@ -390,16 +292,4 @@ ELSEWHERE = {
         'align: return {"blocks": block_table.gather(1, first[:, None] + torch.arange(width, device=first.device))}',
         "what is missing beside a line has no op: named is who reads the rows that were not written",
     ),
-    "metadata_builders.loses_an_all_decode_batch": (
-        '_cutting: built["split"].zero_()',
-        "return replaced(mode, inputs, indexer=_cutting)",
-        "of a wrong answer the implementation's own line is named, not one of a function that it has called",
-    ),
-    "metadata_builders.shifts_cpu_offsets": ("_shifting: common.query_start_loc_cpu.add_(1)", _OUTER_BODY, _LAW),
-    "metadata_builders.fills_shared_lengths": (
-        'return replaced(mode, inputs, unified=lambda *given: {**unified(*given), "clobbers": "query_start_loc"})',
-        _OUTER_BODY,
-        _LAW,
-    ),
-    "metadata_builders.scratches_in_results": ('_scratching: inputs["gdn_lens"].zero_()', _OUTER_BODY, _LAW),
 }
