@@ -31,6 +31,9 @@ TRACE_SECONDS = 5.0
 LEAST_TRACE_SECONDS = 1.0  # also when the budget is spent: a trace takes milliseconds
 PROGRESS_SECONDS = 0.25
 
+Asked = dict[bool, list[Case]]
+"""Cases that were judged on the way to a minimal one, by whether they showed the fault."""
+
 
 class CampaignOver(BaseException):
     """The budget is spent. Not an `Exception`: neither an engine nor user code may take it for a failure of the case."""
@@ -87,7 +90,6 @@ class Campaign:
         self.findings: dict[str, Finding] = {}
         self.exhausted = False
         self._emit = emit
-        self._asked: dict[bool, list[Case]] = {}  # on the way to the minimal case, by whether they showed the fault
         self._covered: dict[str, set[int | str]] = {}
         self._begun = self._last_progress = time.monotonic()
 
@@ -205,15 +207,16 @@ class Campaign:
             finding = self._finding(case, outcome)
             if not outcome.is_fault or finding.signature in self.findings:
                 return
+        asked: Asked = {True: [], False: []}
         try:
             self._say(Minimising(finding.outcome.label))
-            minimal, note = self._minimised(finding)
+            minimal, note = self._minimised(finding, asked)
         except BaseException as error:
             self._keep(finding, _cut_short(error))
             raise
         trace: OpTrace | str | None = None
         try:
-            minimal = replace(minimal, mended=self._mended(minimal, case))
+            minimal = replace(minimal, mended=self._mended(minimal, case, asked))
             if self._extras.heat:
                 minimal = replace(minimal, heat=self._heat(minimal))
             if self._extras.trace:
@@ -227,20 +230,21 @@ class Campaign:
 
     # -- one finding ---------------------------------------------------------------------------------------------------
 
-    def _minimised(self, found: Finding) -> tuple[Finding, str | None]:
-        """The finding with its smallest case and the axes that matter, and a note where time ran out before they were known."""
+    def _minimised(self, found: Finding, asked: Asked) -> tuple[Finding, str | None]:
+        """The finding with its smallest case and the axes that matter, and a note where time ran out before they were known.
 
-        self._asked = {True: [], False: []}
+        `asked` is given every case that was judged on the way.
+        """
 
         def ask(case: Case, label: str, seconds: float | None) -> Outcome:
             self._interrupts.check()
             outcome = self.judge.judge(case, label, seconds)
-            self._asked[outcome.label == label].append(case)
+            asked[outcome.label == label].append(case)
             return outcome
 
         return reduced(self.subject.target, found, ask, self._seconds_for)
 
-    def _mended(self, finding: Finding, found: Case) -> Mended | None:
+    def _mended(self, finding: Finding, found: Case, asked: Asked) -> Mended | None:
         """An edit that mends the fault, if one is found soon."""
         if finding.flaky or not can_be_mended(self.subject, finding.outcome):
             return None
@@ -248,8 +252,8 @@ class Campaign:
         if seconds <= 0:
             return None
         self._interrupts.check()
-        asked = [*self._asked[True][-MEND_CASES:], *self._asked[False][-MEND_CASES:]]
-        return self.judge.mend([finding.case, found, *asked], seconds)
+        others = [*asked[True][-MEND_CASES:], *asked[False][-MEND_CASES:]]
+        return self.judge.mend([finding.case, found, *others], seconds)
 
     def _heat(self, finding: Finding) -> HeatMap | str:
         if finding.flaky or not finding.axes:

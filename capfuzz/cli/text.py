@@ -9,7 +9,7 @@ import numpy as np
 from capfuzz.corpus import Entry
 from capfuzz.devices.layout import Argument
 from capfuzz.differential import Mismatch, Outcome
-from capfuzz.findings import Finding, SourceLine, hint, mending
+from capfuzz.findings import Finding, SourceLine, advice
 from capfuzz.targets import Case, Target
 
 ELEMENTS_SHOWN = 12
@@ -49,8 +49,8 @@ def finding_text(finding: Finding, target: Target, note: str | None = None) -> s
     if finding.outcome.mismatch is not None:
         lines.append(field("differs", mismatch_text(finding.outcome.mismatch)))
     lines += _axes(finding.axes)
-    advice = hint(finding.outcome) if finding.mended is None else mending(finding.mended)
-    lines += [field("mend", advice)] if advice else []
+    how = advice(finding)
+    lines += [field("mend", how)] if how else []
     return "\n".join(lines)
 
 

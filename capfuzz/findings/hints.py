@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from capfuzz.differential import Cause, Outcome, Verdict
-from capfuzz.targets.mending import Mended
+from capfuzz.findings.finding import Finding
 
 _HINTS: dict[str, str] = {
     "capture_error:host_copy": (
@@ -57,8 +57,11 @@ _HINTS: dict[str, str] = {
 }
 
 
-def mending(mended: Mended) -> str:
-    """How the search has mended it."""
+def advice(finding: Finding) -> str | None:
+    """How to mend a finding: the edit that does, where one was found, else the hint of its cause."""
+    mended = finding.mended
+    if mended is None:
+        return hint(finding.outcome)
     how = f"`{mended.after}` in its place" if mended.after else f"without `{mended.before}`"
     return f"{how}: right in {mended.cases} of {mended.cases} cases tried"
 

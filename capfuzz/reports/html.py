@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from capfuzz.campaign.events import Found
 from capfuzz.devices.layout import Argument
-from capfuzz.findings import Finding, SourceLine, hint, mending
+from capfuzz.findings import Finding, SourceLine, advice
 from capfuzz.findings.heat import Cell, HeatMap
 from capfuzz.reports.arrays import Comparison, Grid, compared, drawn
 from capfuzz.reports.gathered import Ending, FileReport, Ran, Words
@@ -139,7 +139,7 @@ def _view(found: Found, anchor: str, words: Words) -> FindingView:
         found,
         finding.faulty,
         excerpt(finding),
-        _marked_code(hint(finding.outcome) if finding.mended is None else mending(finding.mended)),
+        _marked_code(advice(finding)),
         case_fields(target, finding.case),
         _steps(target, finding),
         None if mismatch is None else compared(mismatch),
@@ -153,9 +153,9 @@ def _view(found: Found, anchor: str, words: Words) -> FindingView:
     )
 
 
-def _marked_code(advice: str | None) -> list[tuple[str, bool]]:
+def _marked_code(text: str | None) -> list[tuple[str, bool]]:
     """A text as its parts, and which of them are code: what stands between backticks."""
-    return [(part, number % 2 == 1) for number, part in enumerate((advice or "").split("`")) if part]
+    return [(part, number % 2 == 1) for number, part in enumerate((text or "").split("`")) if part]
 
 
 def _steps(target: Target, finding: Finding) -> list[Step]:

@@ -219,7 +219,7 @@ def _found(event: Found, again: str) -> FindingRecord:
         message=outcome.message,
         blame=finding.blame,
         hint=hint(outcome),
-        mend=None if finding.mended is None else _mend(finding),
+        mend=_mend(finding),
         batch=target.batch(finding.case),
         case=finding.case,
         inputs=[_inputs(feed) for feed in target.feeds(finding.case)],
@@ -240,9 +240,9 @@ def _found(event: Found, again: str) -> FindingRecord:
     )
 
 
-def _mend(finding: Finding) -> Mend:
-    assert finding.mended is not None
-    return Mend(finding.faulty, finding.mended.before, finding.mended.after, finding.mended.cases)
+def _mend(finding: Finding) -> Mend | None:
+    found = finding.mended
+    return None if found is None else Mend(finding.faulty, found.before, found.after, found.cases)
 
 
 def _inputs(feed: Mapping[str, Argument | Number | None]) -> dict[str, Array | Number | None]:

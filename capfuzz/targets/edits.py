@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from capfuzz.devices.trace import SourceLocation
@@ -22,6 +22,7 @@ class Edit:
     location: SourceLocation
     before: str
     after: str
+    function: types.FunctionType
     code: types.CodeType
     """Of the whole function, edited."""
 
@@ -32,7 +33,12 @@ class _Place:
 
     source: bytes
     function: ast.FunctionDef
-    code: types.CodeType
+    owner: types.FunctionType
+
+    def statements(self) -> list[ast.stmt]:
+        """What can be edited, in the order of the lines: all but the function itself and docstrings."""
+        inner = [node for node in ast.walk(self.function) if isinstance(node, ast.stmt) and node is not self.function]
+        return sorted((each for each in inner if not _is_docstring(each)), key=lambda each: (each.lineno, each.col_offset))
 
     def text(self, node: ast.AST) -> str:
         """The node's own source, in parentheses where it needs them."""
@@ -122,19 +128,16 @@ CHANGES: tuple[_Change, ...] = (
 """From those that say most about the line to those that say least."""
 
 
-def edits(function: types.FunctionType, change: _Change) -> Iterator[Edit]:
-    """Every edit of one kind of a function, in the order of its lines; none where its source is not to be had."""
-    place = _place_of(function.__code__)
-    if place is None:
-        return
-    statements = [node for node in ast.walk(place.function) if isinstance(node, ast.stmt) and node is not place.function]
-    for statement in sorted(statements, key=lambda each: (each.lineno, each.col_offset)):
-        if _is_docstring(statement):
-            continue
-        for node, text in change(place, statement):
-            edit = _edited(place, statement, node, text)
-            if edit is not None:
-                yield edit
+def edits(functions: Sequence[types.FunctionType]) -> Iterator[Edit]:
+    """Every edit of these functions, kind by kind, each in the order of the lines; none where there is no source."""
+    places = [place for place in map(_place_of, functions) if place is not None]
+    for change in CHANGES:
+        for place in places:
+            for statement in place.statements():
+                for node, text in change(place, statement):
+                    edit = _edited(place, statement, node, text)
+                    if edit is not None:
+                        yield edit
 
 
 def _edited(place: _Place, statement: ast.stmt, node: ast.AST, text: str) -> Edit | None:
@@ -144,12 +147,13 @@ def _edited(place: _Place, statement: ast.stmt, node: ast.AST, text: str) -> Edi
     changed = place.source[:begin] + text.encode() + place.source[end:]
     first, last = _span(place.source, statement)
     after = changed[first : last + len(changed) - len(place.source)].decode()
-    code = _compiled(changed, place.code)
+    unchanged = place.owner.__code__
+    code = _compiled(changed, unchanged)
     if code is None:
         return None
     one_line = " ".join(before.split())
-    location = SourceLocation(place.code.co_filename, statement.lineno, place.code.co_name, _line(source, statement.lineno))
-    return Edit(location, one_line, "" if after == "pass" else " ".join(after.split()), code)
+    location = SourceLocation(unchanged.co_filename, statement.lineno, unchanged.co_name, _line(source, statement.lineno))
+    return Edit(location, one_line, "" if after == "pass" else " ".join(after.split()), place.owner, code)
 
 
 def _compiled(source: bytes, like: types.CodeType) -> types.CodeType | None:
@@ -169,7 +173,8 @@ def _compiled(source: bytes, like: types.CodeType) -> types.CodeType | None:
     return None
 
 
-def _place_of(code: types.CodeType) -> _Place | None:
+def _place_of(function: types.FunctionType) -> _Place | None:
+    code = function.__code__
     try:
         with open(code.co_filename, "rb") as file:
             source = file.read()
@@ -180,7 +185,7 @@ def _place_of(code: types.CodeType) -> _Place | None:
         if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             if first == code.co_firstlineno:
-                return _Place(source, node, code)
+                return _Place(source, node, function)
     return None
 
 

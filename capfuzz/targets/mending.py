@@ -18,7 +18,7 @@ from capfuzz.devices import Device, open_device
 from capfuzz.devices.trace import SourceLocation
 from capfuzz.differential import Outcome, Runner, Verdict, callables_of, check
 from capfuzz.targets.case import Case
-from capfuzz.targets.edits import CHANGES, Edit, edits
+from capfuzz.targets.edits import Edit, edits
 from capfuzz.targets.model import Subject
 from capfuzz.targets.reach import reachable
 
@@ -52,15 +52,12 @@ def mend(subject: Subject, cases: Sequence[Case], seconds: float) -> Mended | No
     with open_device("sim") as device:
         if _are_right(device, subject, cases[:1]):
             return None
-        functions = _own_functions(subject)
-        for change in CHANGES:
-            for function in functions:
-                for edit in edits(function, change):
-                    if time.monotonic() > deadline:
-                        return None
-                    with _edited(function, edit):
-                        if _are_right(device, subject, cases):
-                            return Mended(edit.location, edit.before, edit.after, len(cases))
+        for edit in edits(_own_functions(subject)):
+            if time.monotonic() > deadline:
+                return None
+            with _made(edit):
+                if _are_right(device, subject, cases):
+                    return Mended(edit.location, edit.before, edit.after, len(cases))
     return None
 
 
@@ -85,13 +82,13 @@ def _are_right(device: Device, subject: Subject, cases: Sequence[Case]) -> bool:
 
 
 @contextlib.contextmanager
-def _edited(function: types.FunctionType, edit: Edit) -> Iterator[None]:
-    code = function.__code__
-    function.__code__ = edit.code
+def _made(edit: Edit) -> Iterator[None]:
+    code = edit.function.__code__
+    edit.function.__code__ = edit.code
     try:
         yield
     finally:
-        function.__code__ = code
+        edit.function.__code__ = code
 
 
 @contextlib.contextmanager

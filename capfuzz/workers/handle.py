@@ -44,11 +44,9 @@ class Ticket:
     failure: JudgeFailed | None = None
     tries: int = 0
     """Workers that were lost with it for no fault of the case."""
-    is_traced: bool = False
-    """Its op trace is wanted, and no outcome; there is one all the same if the worker is lost."""
+    other: TraceRequest | MendRequest | None = None
+    """This is wanted, and no outcome; there is one all the same if the worker is lost."""
     trace: OpTrace | None = None
-    mending: MendRequest | None = None
-    """An edit that mends the case is wanted, and no outcome; as above."""
     mend: MendAnswer | None = None
 
     @property
@@ -57,9 +55,7 @@ class Ticket:
 
     @property
     def request(self) -> Request | TraceRequest | MendRequest:
-        if self.mending is not None:
-            return self.mending
-        return TraceRequest(self.case) if self.is_traced else Request(self.case, self.only)
+        return Request(self.case, self.only) if self.other is None else self.other
 
     def result(self) -> Outcome:
         """Raises `JudgeFailed`."""

@@ -20,7 +20,18 @@ from capfuzz.workers.errors import JudgeFailed, WorkerError
 from capfuzz.workers.handle import Ticket, Worker
 from capfuzz.workers.last_words import blame_of, last_lines
 from capfuzz.workers.memory import share
-from capfuzz.workers.wire import Answer, Defect, MendAnswer, MendRequest, NotStarted, Ready, Seen, Traced, WorkerSpec
+from capfuzz.workers.wire import (
+    Answer,
+    Defect,
+    MendAnswer,
+    MendRequest,
+    NotStarted,
+    Ready,
+    Seen,
+    Traced,
+    TraceRequest,
+    WorkerSpec,
+)
 from capfuzz.workers.zygote import Zygote, fate
 
 LOOK_SECONDS = 0.05  # how often time and memory are looked at
@@ -80,26 +91,17 @@ class WorkerPool:
     # -- judging -------------------------------------------------------------------------------------------------------
 
     def judge(self, case: Case, only: str | None = None, seconds: float | None = None) -> Outcome:
-        ticket = self._ticket(case, only, seconds)
-        self._give(ticket)
-        while not ticket.is_done:
-            self._look()
-        return ticket.result()
+        return self._done(self._ticket(case, only, seconds)).result()
 
     def trace(self, case: Case, seconds: float | None = None) -> OpTrace:
         ticket = self._ticket(case, None, seconds)
-        ticket.is_traced = True
-        self._give(ticket)
-        while not ticket.is_done:
-            self._look()
+        ticket.other = TraceRequest(case)
+        self._done(ticket)
         return ticket.trace if ticket.trace is not None else OpTrace([], ticket.result())
 
     def mend(self, cases: Sequence[Case], seconds: float) -> Mended | None:
-        ticket = Ticket(cases[0], None, seconds + GRACE_SECONDS)
-        ticket.mending = MendRequest(tuple(cases), seconds)
-        self._give(ticket)
-        while not ticket.is_done:
-            self._look()
+        asked = MendRequest(tuple(cases), seconds)
+        ticket = self._done(Ticket(cases[0], None, seconds + GRACE_SECONDS, other=asked))
         return None if ticket.mend is None else ticket.mend.mended
 
     def feed(self, case: Case, seconds: float | None = None) -> Iterator[tuple[Case, Outcome]]:
@@ -131,6 +133,13 @@ class WorkerPool:
         while self._fed and self._fed[0].is_done:
             ticket = self._fed.popleft()
             yield ticket.case, ticket.result()
+
+    def _done(self, ticket: Ticket) -> Ticket:
+        """Hands a ticket out and waits for what becomes of it."""
+        self._give(ticket)
+        while not ticket.is_done:
+            self._look()
+        return ticket
 
     def _ticket(self, case: Case, only: str | None, seconds: float | None) -> Ticket:
         return Ticket(case, only, self._case_seconds if seconds is None else min(seconds, self._case_seconds))

@@ -41,8 +41,9 @@ def first_failing(judge: InProcess, target: Target, label: str) -> tuple[Case, O
 
 def written_as(fault: str) -> str:
     """The line that the finding of a fault must name."""
-    if fault in EXACT or fault in MENDED:
-        return EXACT.get(fault) or MENDED[fault]
+    exact = {**EXACT, **MENDED}
+    if fault in exact:
+        return exact[fault]
     return MADE_ABOVE[fault][0] if fault in MADE_ABOVE else ELSEWHERE[fault][1]
 
 
