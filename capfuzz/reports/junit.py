@@ -46,7 +46,7 @@ class JUnitReport(FileReport):
     def _finding(self, found: Found, class_name: str) -> TestCase:
         finding, outcome = found.finding, found.finding.outcome
         case = _Case(finding.signature, class_name, 0.0)
-        location = outcome.blame.location
+        location = finding.location
         if location is not None:
             case.file, case.line = clean(repository_path(location)), location.line
         failure = Failure(clean(outcome.message or outcome.label), outcome.label)
