@@ -216,7 +216,8 @@ class Campaign:
             raise
         trace: OpTrace | str | None = None
         try:
-            minimal = replace(minimal, mended=self._mended(minimal, case, asked))
+            mended, problem = self._mended(minimal, case, asked)
+            minimal, note = replace(minimal, mended=mended), note or problem
             if self._extras.heat:
                 minimal = replace(minimal, heat=self._heat(minimal))
             if self._extras.trace:
@@ -244,16 +245,19 @@ class Campaign:
 
         return reduced(self.subject.target, found, ask, self._seconds_for)
 
-    def _mended(self, finding: Finding, found: Case, asked: Asked) -> Mended | None:
-        """An edit that mends the fault, if one is found soon."""
+    def _mended(self, finding: Finding, found: Case, asked: Asked) -> tuple[Mended | None, str | None]:
+        """An edit that mends the fault, if one is found soon; and what went wrong in the search."""
         if finding.flaky or not can_be_mended(self.subject, finding.outcome):
-            return None
+            return None, None
         seconds = self._seconds_for(MEND_SECONDS)
         if seconds <= 0:
-            return None
+            return None, None
         self._interrupts.check()
         others = [*asked[True][-MEND_CASES:], *asked[False][-MEND_CASES:]]
-        return self.judge.mend([finding.case, found, *others], seconds)
+        try:
+            return self.judge.mend([finding.case, found, *others], seconds), None
+        except JudgeFailed as error:  # it costs the finding its edit, and not the run its findings
+            return None, f"capfuzz failed in the search for an edit that mends it: {error}"
 
     def _heat(self, finding: Finding) -> HeatMap | str:
         if finding.flaky or not finding.axes:

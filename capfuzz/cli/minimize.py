@@ -70,5 +70,6 @@ def _smaller(entry: corpora.Entry, subject: Subject, ask: Asking) -> tuple[corpo
     if best.flaky:
         return None, f"{entry.label} does not show every time"
     changed = {"case": best.case, "message": best.outcome.message, "blame": best.blame, "axes": best.axes or entry.axes}
-    smaller: corpora.Entry = msgspec.structs.replace(corpora.upgraded(entry), **changed)
+    mend = entry.mend if best.blame == entry.blame else None  # of the code as it was
+    smaller: corpora.Entry = msgspec.structs.replace(corpora.upgraded(entry), **changed, mend=mend)
     return smaller, f"  ({note})" if note else ""

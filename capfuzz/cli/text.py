@@ -49,19 +49,17 @@ def finding_text(finding: Finding, target: Target, note: str | None = None) -> s
     if finding.outcome.mismatch is not None:
         lines.append(field("differs", mismatch_text(finding.outcome.mismatch)))
     lines += _axes(finding.axes)
-    how = advice(finding)
-    lines += [field("mend", how)] if how else []
-    return "\n".join(lines)
+    return "\n".join([*lines, *_mend(advice(finding.outcome.label, finding.mend))])
 
 
 def entry_text(entry: Entry, target: Target, outcome: Outcome | None = None) -> str:
     """An entry as `show` prints it; `outcome` is what replaying it gave just now."""
-    lines = [f"{entry.label}  in {entry.target} ({entry.implementation})", *_where(entry.blame)]
+    lines = [f"{entry.label}  in {entry.target} ({entry.implementation})", *_where(entry.faulty)]
     lines += [field("message", entry.message)] if entry.message else []
     lines.append(field("case", case_text(target, entry.case)))
     if outcome is not None and outcome.mismatch is not None:
         lines.append(field("differs", mismatch_text(outcome.mismatch)))
-    lines += _axes(entry.axes)
+    lines += [*_axes(entry.axes), *_mend(advice(entry.label, entry.mend))]
     lines.append(field("expect", entry.expect.value + (f" ({entry.issue})" if entry.issue else "")))
     found = entry.found
     seed = "" if found.seed is None else f", seed {found.seed}"
@@ -76,6 +74,10 @@ def _where(line: SourceLine | None) -> list[str]:
         return [field("line", "no line could be blamed")]
     op = f"\nlowers to {line.op}" if line.op else ""
     return [field("line", f"{line.file}:{line.line} in {line.function}\n    {line.text}{op}")]
+
+
+def _mend(how: str | None) -> list[str]:
+    return [field("mend", how)] if how else []
 
 
 def _axes(axes: dict[str, str]) -> list[str]:

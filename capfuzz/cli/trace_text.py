@@ -63,7 +63,7 @@ def failure_text(outcome: Outcome, warm_up: bool) -> str:
         op = f"\nlowers to {line.op}" if line.op else ""
         lines.append(field("line", f"{line.file}:{line.line} in {line.function}\n    {line.text}{op}"))
     lines.append(field("message", _filled(outcome.message)))
-    advice = hint(outcome)
+    advice = hint(outcome.label)
     return "\n".join(lines + ([field("mend", _filled(advice))] if advice else []))
 
 

@@ -17,11 +17,11 @@ import torch
 
 from capfuzz.devices import Rule
 from capfuzz.differential import OUT_OF_MEMORY, Cause, Verdict
-from capfuzz.findings import Finding, SourceLine
+from capfuzz.findings import Finding, Mend, SourceLine
 from capfuzz.targets import Case, InvalidCaseError, Target, UnknownNameError, registered_target
 from capfuzz.version import VERSION
 
-SCHEMA_VERSION = 2  # 2: a case may have a schedule
+SCHEMA_VERSION = 3  # 2: a case may have a schedule; 3: an entry may have an edit that mends the fault
 _SOME_VALUE = "[...]"
 MAX_BYTES = 4 << 20  # an entry is a minimal case; one of this size is not an entry
 
@@ -67,11 +67,17 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     case: Case
     axes: dict[str, str]
     found: Found
+    mend: Mend | None = None
     issue: str | None = None
 
     @property
     def label(self) -> str:
         return f"{self.verdict.value}:{self.cause}" if self.cause else self.verdict.value
+
+    @property
+    def faulty(self) -> SourceLine | None:
+        """The faulty line, as far as it is known: the fault is named after `blame`."""
+        return self.blame if self.mend is None else self.mend.line
 
 
 def from_finding(finding: Finding) -> Entry:
@@ -89,6 +95,7 @@ def from_finding(finding: Finding) -> Entry:
         case=finding.case,
         axes=finding.axes,
         found=Found(VERSION, str(torch.__version__), finding.device, finding.engine, finding.seed),
+        mend=finding.mend,
     )
 
 

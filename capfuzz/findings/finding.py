@@ -28,6 +28,17 @@ class SourceLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     op: str | None = None
 
 
+class Mend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An edit that gives the right answers: the faulty line, its statement, what goes in its place (empty: nothing), and in how
+    many cases that was tried.
+    """
+
+    line: SourceLine
+    before: str
+    after: str
+    cases: int
+
+
 @dataclass(frozen=True)
 class Finding:
     """One fault of one implementation, minimised."""
@@ -62,9 +73,13 @@ class Finding:
     @property
     def faulty(self) -> SourceLine | None:
         """`location` as reports have it."""
-        if self.mended is None:
-            return self.blame
-        return _source_line(self.mended.location, None)
+        return self.blame if self.mend is None else self.mend.line
+
+    @property
+    def mend(self) -> Mend | None:
+        """`mended` as reports and entries have it."""
+        found = self.mended
+        return None if found is None else Mend(_source_line(found.location, None), found.before, found.after, found.cases)
 
 
 def source_line(outcome: Outcome) -> SourceLine | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from capfuzz.differential import Cause, Outcome, Verdict
-from capfuzz.findings.finding import Finding
+from capfuzz.differential import Cause, Verdict
+from capfuzz.findings.finding import Mend
 
 _HINTS: dict[str, str] = {
     "capture_error:host_copy": (
@@ -57,15 +57,14 @@ _HINTS: dict[str, str] = {
 }
 
 
-def advice(finding: Finding) -> str | None:
-    """How to mend a finding: the edit that does, where one was found, else the hint of its cause."""
-    mended = finding.mended
-    if mended is None:
-        return hint(finding.outcome)
-    how = f"`{mended.after}` in its place" if mended.after else f"without `{mended.before}`"
-    return f"{how}: right in {mended.cases} of {mended.cases} cases tried"
+def advice(label: str, mend: Mend | None) -> str | None:
+    """How to mend a fault: the edit that does, where one was found, else the hint of its verdict and cause."""
+    if mend is None:
+        return hint(label)
+    how = f"`{mend.after}` in its place" if mend.after else f"without `{mend.before}`"
+    return f"{how}: right in {mend.cases} of {mend.cases} cases tried"
 
 
-def hint(outcome: Outcome) -> str | None:
-    """How to mend it, or None where nothing general can be said."""
-    return _HINTS.get(outcome.label) or _HINTS.get(outcome.verdict.value)
+def hint(label: str) -> str | None:
+    """How to mend a fault of that verdict and cause (`divergence:host_state`), or None where nothing general can be said."""
+    return _HINTS.get(label) or _HINTS.get(label.partition(":")[0])

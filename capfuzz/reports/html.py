@@ -139,7 +139,7 @@ def _view(found: Found, anchor: str, words: Words) -> FindingView:
         found,
         finding.faulty,
         excerpt(finding),
-        _marked_code(advice(finding)),
+        _marked_code(advice(finding.outcome.label, finding.mend)),
         case_fields(target, finding.case),
         _steps(target, finding),
         None if mismatch is None else compared(mismatch),

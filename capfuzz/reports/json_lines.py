@@ -14,7 +14,7 @@ from capfuzz.campaign.events import Event, Finished, Found, Progress, Started
 from capfuzz.campaign.stats import Drawn
 from capfuzz.devices.layout import Argument
 from capfuzz.differential import Mismatch
-from capfuzz.findings import Finding, SourceLine, hint
+from capfuzz.findings import Mend, SourceLine, hint
 from capfuzz.findings.heat import HeatMap
 from capfuzz.reports.arrays import differing
 from capfuzz.reports.gathered import Ending, Words
@@ -49,13 +49,6 @@ class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     captured: Array | None
     differing: int | None
     indices: list[list[int]]
-
-
-class Mend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    line: SourceLine | None
-    before: str
-    after: str
-    cases: int
 
 
 class StartedRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="record", tag="started"):
@@ -218,8 +211,8 @@ def _found(event: Found, again: str) -> FindingRecord:
         cause=outcome.cause,
         message=outcome.message,
         blame=finding.blame,
-        hint=hint(outcome),
-        mend=_mend(finding),
+        hint=hint(outcome.label),
+        mend=finding.mend,
         batch=target.batch(finding.case),
         case=finding.case,
         inputs=[_inputs(feed) for feed in target.feeds(finding.case)],
@@ -238,11 +231,6 @@ def _found(event: Found, again: str) -> FindingRecord:
         not_saved=event.problem,
         again=again,
     )
-
-
-def _mend(finding: Finding) -> Mend | None:
-    found = finding.mended
-    return None if found is None else Mend(finding.faulty, found.before, found.after, found.cases)
 
 
 def _inputs(feed: Mapping[str, Argument | Number | None]) -> dict[str, Array | Number | None]:

@@ -100,7 +100,7 @@ class SarifReport(FileReport):
 def _rule(found: Found) -> Json:
     outcome = found.finding.outcome
     about = _VERDICTS.get(outcome.verdict.value, f"capfuzz says {outcome.verdict.value}.")
-    advice = hint(outcome) or "Run the case again with the command that the result shows."
+    advice = hint(outcome.label) or "Run the case again with the command that the result shows."
     return {
         "id": outcome.label,
         "name": "".join(part.capitalize() for part in outcome.label.replace(":", "_").split("_")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -66,25 +67,20 @@ class InProcess:
         return self._device.describe()
 
     def judge(self, case: Case, only: str | None = None, seconds: float | None = None) -> Outcome:
-        try:
+        with _named(case):
             return judge(self._device, self._subject, case, only)
-        except Exception as error:
-            raise JudgeFailed(case, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
 
     def trace(self, case: Case, seconds: float | None = None) -> OpTrace:
-        try:
+        with _named(case):
             return trace_case(self._device, self._subject, case)
-        except Exception as error:
-            raise JudgeFailed(case, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
 
     def mend(self, cases: Sequence[Case], seconds: float) -> Mended | None:
-        return mend(self._subject, cases, seconds)
+        with _named(cases[0]):
+            return mend(self._subject, cases, seconds)
 
     def feed(self, case: Case, seconds: float | None = None) -> Iterator[tuple[Case, Outcome]]:
-        try:
+        with _named(case):
             outcome = judge(self._device, self._subject, case, None, lambda fault: self._seen.append((case, fault)))
-        except Exception as error:
-            raise JudgeFailed(case, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
         self._seen.clear()
         yield case, outcome
 
@@ -93,3 +89,12 @@ class InProcess:
 
     def known(self) -> Iterator[tuple[Case, Outcome]]:
         yield from self._seen
+
+
+@contextlib.contextmanager
+def _named(case: Case) -> Iterator[None]:
+    """What fails in capfuzz itself names the case that it failed on."""
+    try:
+        yield
+    except Exception as error:
+        raise JudgeFailed(case, f"{type(error).__name__}: {error}", traceback.format_exc()) from error

@@ -102,7 +102,9 @@ class WorkerPool:
     def mend(self, cases: Sequence[Case], seconds: float) -> Mended | None:
         asked = MendRequest(tuple(cases), seconds)
         ticket = self._done(Ticket(cases[0], None, seconds + GRACE_SECONDS, other=asked))
-        return None if ticket.mend is None else ticket.mend.mended
+        if ticket.failure is not None:
+            raise ticket.failure
+        return None if ticket.mend is None else ticket.mend.mended  # None: the worker was lost
 
     def feed(self, case: Case, seconds: float | None = None) -> Iterator[tuple[Case, Outcome]]:
         ticket = self._ticket(case, None, seconds)

@@ -45,6 +45,20 @@ def test_list_unknown_target(capfuzz: Run) -> None:
     assert "did you mean 'fold_indptr'?" in result.err
 
 
+def test_an_entry_names_the_line_and_the_edit_that_its_finding_named(capfuzz: Run) -> None:
+    """Where an edit mends the fault, its line is the faulty one, and not the one that the trace ends at."""
+    run = capfuzz("run", "batch_indices_positions", "--variant", "uniform_appends", "--max-examples", 100, "--seed", 1, "-x")
+    assert run.code == 1
+    told = re.search(r"^  line .*\n.*\n", run.out, re.MULTILINE), re.search(r"^  mend .*\n", run.out, re.MULTILINE)
+    assert told[0] and "even = indptr[:1] + step * torch.arange" in told[0][0]
+    assert told[1] and "`even = indptr` in its place" in told[1][0]
+    [path] = Path("corpus").rglob("*.json")
+    for verb in ("show", "replay"):
+        again = capfuzz(verb, path).out
+        assert told[0][0] in again and told[1][0] in again
+    assert capfuzz("corpus", "check").code == 0, "the file is named after the line that was blamed, as before"
+
+
 def test_show_is_the_entry_for_a_person(capfuzz: Run, save: Save) -> None:
     path = save("one", expect="open", issue="https://example.org/issues/7")
     result = capfuzz("show", path)

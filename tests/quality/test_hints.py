@@ -292,7 +292,7 @@ def test_the_rewrite_of_a_hint_is_equivalent(device: Device, label: str, number:
     faulty, mended, schedule = _pairs[label][number]
     outcome = judged(device, faulty, schedule)
     assert outcome.label == label, outcome
-    assert hint(outcome)
+    assert hint(outcome.label)
     mended_outcome = judged(device, mended, schedule)
     assert mended_outcome.label == "equivalent", mended_outcome
 

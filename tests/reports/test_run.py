@@ -24,6 +24,7 @@ from capfuzz.campaign import campaign as campaign_module
 from capfuzz.cli import run as run_module
 from capfuzz.cli.console import console
 from capfuzz.reports import html as html_module
+from capfuzz.targets import mending as mending_module
 from capfuzz.targets import op_trace as op_trace_module
 
 Run = Callable[..., Any]
@@ -140,6 +141,19 @@ def test_a_defect_of_the_trace_costs_the_page_its_trace_only(capfuzz: Run, work:
     assert result.code == 1
     assert results(work) == ["capture_error:host_copy"]
     assert "No trace: capfuzz failed to take it: RuntimeError: planted defect." in (work / "x.html").read_text()
+
+
+def test_a_defect_of_the_search_for_an_edit_costs_the_finding_its_edit_only(
+    capfuzz: Run, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise RuntimeError("planted defect")
+
+    monkeypatch.setattr(mending_module, "edits", fail)
+    result = capfuzz("run", "fold_indptr", "--variant", "empty_batch", "--max-examples", 60, "--seed", 1)
+    assert result.code == 1
+    assert "note       capfuzz failed in the search for an edit that mends it: RuntimeError: planted defect" in result.out
+    assert "mend       eager itself is wrong here" in result.out and len(list(Path("corpus").rglob("*.json"))) == 1
 
 
 # -- ends before its time ----------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from capfuzz.corpus.entry import MAX_BYTES, Found
 from capfuzz.corpus.store import encode
 from capfuzz.devices import Device, Rule
 from capfuzz.differential import Cause, Schedule, Verdict
-from capfuzz.findings import SourceLine
+from capfuzz.findings import Mend, SourceLine
 from capfuzz.targets import Case
 from capfuzz.workers import InProcess
 
@@ -92,9 +92,10 @@ SCHEDULE: Json = {
 
 
 def document() -> Json:
-    """Version 2: as version 1, and the case has a schedule."""
+    """Version 3: as version 1, and the case has a schedule, and an edit mends the fault."""
     loaded: Json = json.loads(VERSION_1)
-    return {**loaded, "schema": 2, "case": {**loaded["case"], "schedule": dict(SCHEDULE)}}
+    mend = {"line": dict(loaded["blame"]), "before": loaded["blame"]["text"], "after": "return indptr", "cases": 40}
+    return {**loaded, "schema": 3, "case": {**loaded["case"], "schedule": dict(SCHEDULE)}, "mend": mend}
 
 
 def replaced(path: Path_, value: Any) -> Json:
@@ -180,13 +181,10 @@ def test_version_1_still_replays(tmp_path: Path, device: Device) -> None:
     assert corpora.replay(entry, subject, InProcess(device, subject).judge).status is corpora.Status.FAILED
 
 
-def test_round_trip_is_exact(tmp_path: Path) -> None:
-    path = tmp_path / "entry.json"
-    path.write_text(VERSION_1)
+def test_round_trip_is_exact() -> None:
+    path = Path(__file__).parents[1] / "data" / "entries" / f"v{corpora.SCHEMA_VERSION}.json"
     entry = corpora.load(path)
-    assert encode(entry) == VERSION_1.encode(), "what is on disk is stable: indented, ordered, a newline at the end"
-    path.write_bytes(encode(entry))
-    assert corpora.load(path) == entry
+    assert encode(entry) == path.read_bytes(), "what is on disk is stable: indented, ordered, a newline at the end"
 
 
 @pytest.mark.parametrize(
@@ -214,7 +212,7 @@ def test_round_trip_of_other_values(tmp_path: Path, changes: Json) -> None:
     assert {**document(), **changes} == json.loads(again.read_bytes())
 
 
-@pytest.mark.parametrize("path", [("blame", "op"), ("found", "seed"), ("issue",)])
+@pytest.mark.parametrize("path", [("blame", "op"), ("found", "seed"), ("mend",), ("issue",)])
 def test_fields_that_may_be_left_out(tmp_path: Path, path: Path_) -> None:
     file = tmp_path / "entry.json"
     file.write_text(json.dumps(without(path)))
@@ -224,7 +222,8 @@ def test_fields_that_may_be_left_out(tmp_path: Path, path: Path_) -> None:
 # -- wrong types, missing and unknown fields ---------------------------------------------------------------------------
 
 NULLABLE = {("cause",), ("blame",), ("blame", "op"), ("found", "seed"), ("issue",), ("case", "schedule", "axis")}
-OPTIONAL = {("blame", "op"), ("found", "seed"), ("issue",), ("case", "schedule")}
+NULLABLE |= {("mend",), ("mend", "line", "op")}
+OPTIONAL = {("blame", "op"), ("found", "seed"), ("mend",), ("mend", "line", "op"), ("issue",), ("case", "schedule")}
 OPTIONAL |= {("case", "schedule", name) for name in SCHEDULE}
 WRONG: tuple[Any, ...] = (None, True, 1, 1.5, "x", "1", [1.5], ["x"], {"x": 1.5})
 
@@ -313,7 +312,7 @@ def test_missing_field_is_named(refused: Callable[[Any], str], path: Path_) -> N
 
 
 @pytest.mark.parametrize(
-    "path", [(), ("blame",), ("case",), ("case", "values"), ("case", "steps", 1), ("case", "schedule"), ("found",)]
+    "path", [(), ("blame",), ("case",), ("case", "values"), ("case", "steps", 1), ("case", "schedule"), ("found",), ("mend",)]
 )
 def test_unknown_field_is_named(refused: Callable[[Any], str], path: Path_) -> None:
     why = refused(replaced((*path, "surprise"), 1))
@@ -326,7 +325,7 @@ def test_the_places_are_all_of_the_schema() -> None:
     """A field that is added to the schema has to come into `document` and so into these tests."""
     named = {path[0] for path in places()}
     assert named == {field.name for field in msgspec.structs.fields(corpora.Entry)}
-    for name, struct in (("blame", SourceLine), ("found", Found), ("case", Case)):
+    for name, struct in (("blame", SourceLine), ("found", Found), ("mend", Mend), ("case", Case)):
         inner = {path[1] for path in places() if path[0] == name and len(path) == 2}
         assert inner == {field.name for field in msgspec.structs.fields(struct)}
 
@@ -443,7 +442,7 @@ def test_no_cause_where_the_verdict_has_one(refused: Callable[[Any], str], verdi
 # -- the schema's version ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [0, -1, 3, 99, 10**30])
+@pytest.mark.parametrize("version", [0, -1, corpora.SCHEMA_VERSION + 1, 99, 10**30])
 def test_version_that_is_not_known(refused: Callable[[Any], str], version: int) -> None:
     """Before anything else: a later schema has other fields, and those are not what is wrong."""
     whole = {**document(), "schema": version, "field_of_tomorrow": {}, "case": "of another kind"}
@@ -453,8 +452,9 @@ def test_version_that_is_not_known(refused: Callable[[Any], str], version: int) 
 
 
 def test_version_of_the_future_is_said_to_be_one(refused: Callable[[Any], str]) -> None:
-    why = refused({"schema": corpora.SCHEMA_VERSION + 1})
-    assert why == f"field $.schema: version {corpora.SCHEMA_VERSION + 1} is not known; this capfuzz reads 1 to 2"
+    newest = corpora.SCHEMA_VERSION
+    why = refused({"schema": newest + 1})
+    assert why == f"field $.schema: version {newest + 1} is not known; this capfuzz reads 1 to {newest}"
 
 
 @pytest.mark.parametrize("version", ["1", 1.0, True, None, [1]])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NoReturn
 
+import pytest
 import torch
 
 from capfuzz.campaign.hypothesis_engine import drawn
+from capfuzz.devices import Device
 from capfuzz.targets import Case, Subject, Target, get_target, variant
+from capfuzz.targets import mending as mending_module
 from capfuzz.targets.edits import edits
 from capfuzz.targets.mending import Mended, mend
-from capfuzz.workers import WorkerPool
+from capfuzz.workers import InProcess, JudgeFailed, WorkerPool
 
 TARGET: Target = get_target("fold_indptr")
 SHIPPED: Any = TARGET.implementation
@@ -93,3 +96,17 @@ def test_the_search_in_a_worker_costs_the_worker_alone() -> None:
         assert found is not None
         assert found.after == "return lens_to_indptr(buf, lens, live, tail)"
         assert pool.judge(failing[0]).is_fault  # what judges next is not edited
+
+
+def test_a_defect_in_the_search_is_said(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise RuntimeError("planted defect")
+
+    monkeypatch.setattr(mending_module, "edits", fail)
+    subject = variant(get_target("lens_to_indptr"), "counts_padding")
+    here = InProcess(device, subject)
+    failing = next(case for case in drawn(subject.target.strategy(), 60, 3) if here.judge(case).is_fault)
+    with WorkerPool(subject, "sim") as pool:
+        for judge in (here, pool):
+            with pytest.raises(JudgeFailed, match="RuntimeError: planted defect"):
+                judge.mend([failing], 20)

@@ -41,7 +41,11 @@ def test_it_loads_replays_and_migrates(tmp_path: Path, device: Device, version: 
 
 
 def test_what_each_version_had() -> None:
-    """1: no schedule. 2: a schedule, where it is not the simplest."""
+    """1: no schedule. 2: a schedule, where it is not the simplest. 3: an edit that mends the fault, where one was found."""
     assert corpora.load(KEPT / "v1.json").case.schedule == SIMPLEST
     assert b"schedule" not in (KEPT / "v1.json").read_bytes()
     assert corpora.load(KEPT / "v2.json").case.schedule == Schedule(second="value", axis="dtype")
+    assert corpora.load(KEPT / "v2.json").mend is None
+    assert b"mend" not in (KEPT / "v2.json").read_bytes()
+    newest = corpora.load(KEPT / "v3.json")
+    assert newest.mend is not None and newest.blame is not None and newest.mend.line.line == newest.blame.line - 1
