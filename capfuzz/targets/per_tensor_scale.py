@@ -193,8 +193,9 @@ def never_falls(x: torch.Tensor, out: torch.Tensor, scale: torch.Tensor, live: t
 @TARGET.variant(Verdict.REFERENCE_MISMATCH, source="https://github.com/NVIDIA/TransformerEngine/pull/2898")
 def quantises_padding(x: torch.Tensor, out: torch.Tensor, scale: torch.Tensor, live: torch.Tensor) -> Tensors:
     """Has the right scale, and quantises padded rows with it: they go on to the next layer as large as can be."""
-    most = _LARGEST * scale_of(largest(live_rows(x, live)))
-    return _quantised(x.float().nan_to_num().clamp(-most, most), largest(live_rows(x, live)), out, scale)
+    of_rows = largest(live_rows(x, live))
+    most = _LARGEST * scale_of(of_rows)
+    return _quantised(x.float().nan_to_num().clamp(-most, most), of_rows, out, scale)
 
 
 @TARGET.variant(Verdict.CAPTURE_ERROR, "synchronization", "fault class F2: the scale as a host number")

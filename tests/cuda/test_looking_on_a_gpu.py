@@ -36,6 +36,17 @@ def gpu() -> Iterator[CudaDevice]:
         yield device
 
 
+def test_a_device_that_cannot_be_opened_leaves_torch_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("planted defect")
+
+    before = torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph
+    monkeypatch.setattr(CudaDevice, "_check_poison", fail)
+    with pytest.raises(RuntimeError, match="planted defect"), CudaDevice():
+        pass
+    assert (torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph) == before
+
+
 @pytest.fixture
 def settled(gpu: CudaDevice) -> CudaDevice:
     """Looks at eager calls not at all, and at captures call by call."""

@@ -138,14 +138,16 @@ class CudaDevice:
         self._op_by_op = False
         self._waits = False
         self._staging = Staging(self.synchronize)
-        self._user_graphs = UserGraphs().__enter__()
-        self._open_pool()
-        self._check_poison()
+        with contextlib.ExitStack() as opened:  # what fails here leaves torch as it was
+            self._user_graphs = opened.enter_context(UserGraphs())
+            self._open_pool()
+            opened.callback(lambda: self._keeper.reset())  # the last one
+            self._check_poison()
+            self._opened = opened.pop_all()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._keeper.reset()
-        self._user_graphs.__exit__(*exc)
+        self._opened.close()
 
     def _open_pool(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
