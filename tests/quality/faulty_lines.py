@@ -152,7 +152,7 @@ EXACT = {
     "paged_kv_indices.bakes_an_address": "_fresh_plan: fresh = torch.empty_like(planned)",
     "per_tensor_scale.padding_in_the_reduction": "return _quantised(live_rows(x, live), largest(x.float().nan_to_num...",
     "per_tensor_scale.never_falls": "torch.maximum(scale, scale_of(largest(rows)), out=scale)",
-    "per_tensor_scale.quantises_padding": "return _quantised(x.float().nan_to_num().clamp(-most, most), largest(live_ro...",
+    "per_tensor_scale.quantises_padding": "return _quantised(x.float().nan_to_num().clamp(-most, most), of_rows...",
     "per_tensor_scale.scale_on_the_host": "scale.fill_(float(scale_of(largest(rows))))",
     "per_tensor_scale.scalar_store": "scale[0] = 1.0",
     "per_tensor_scale.scale_of_the_warm_up": "_calibrated[key] = float(scale_of(largest(rows)))",
