@@ -24,6 +24,10 @@ class Ran:
         return (self.out.strip().splitlines() or [""])[-1]
 
 
+ON_SIM = "import capfuzz\non_sim = capfuzz.sim()\non_sim.__enter__()\n"
+"""In front of a script for a GPU: it runs as it is on the simulated device."""
+
+
 @pytest.fixture
 def run_script(tmp_path: Path) -> Callable[[str], Ran]:
     """`run_script(text)`: runs it as a program in a forked process."""

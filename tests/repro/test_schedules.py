@@ -16,6 +16,7 @@ from capfuzz.findings import Finding, signature
 from capfuzz.repro import script
 from capfuzz.targets import Case, Subject, get_target
 from capfuzz.targets.judge import judge
+from tests.repro.conftest import ON_SIM
 
 MINE = '''
 import gc
@@ -204,9 +205,9 @@ def test_the_script_drives_the_graph_as_the_case_does(mine: Any, run_script: Cal
     assert simply.label == "equivalent", "it needs its schedule"
     importlib.reload(mine)
     subject = Subject(TARGET, subject.label, getattr(mine, name))
-    ran = run_script(script(entry, subject, "# test", sim=True))
-    assert (ran.code, ran.last) == (1, label), ran.out
-    compile(script(entry, subject, "# test"), "gpu", "exec")
+    for text in (script(entry, subject, "# test", sim=True), ON_SIM + script(entry, subject, "# test")):
+        ran = run_script(text)
+        assert (ran.code, ran.last) == (1, label), ran.out
 
 
 RUNNERS = {
@@ -223,5 +224,6 @@ def test_a_runner_is_called_as_a_server_calls_it(mine: Any, run_script: Callable
     subject = Subject(TARGET, f"variant:{name}", Runner(mine.fold, getattr(mine, name)))
     entry = entry_of(subject, driven)
     assert entry.label == label
-    ran = run_script(script(entry, subject, "# test", sim=True))
-    assert (ran.code, ran.last) == (1, label), ran.out
+    for text in (script(entry, subject, "# test", sim=True), ON_SIM + script(entry, subject, "# test")):
+        ran = run_script(text)
+        assert (ran.code, ran.last) == (1, label), ran.out

@@ -26,6 +26,7 @@ from capfuzz.findings.minimise import minimise
 from capfuzz.repro import script
 from capfuzz.targets import Case, Subject, Target, Variant, shipped, targets, variant
 from capfuzz.targets.judge import judge
+from tests.repro.conftest import ON_SIM
 
 ENTRIES = Path(__file__).parent / "entries"  # minimal cases, one of each verdict
 IMPLEMENTATION = 25  # lines, up to which a whole script has at most 60
@@ -82,9 +83,14 @@ def test_the_script_shows_the_fault(device: Device, run_script: Callable[[str], 
     assert (ran.code, ran.last) == (1, fault.label), ran.out
     if outcome.mismatch is not None:
         shows(ran.out, outcome.mismatch)
-    for_a_gpu(script(entry, subject, "# test"), subject, (target.name, fault.name))
+    for_gpus = script(entry, subject, "# test")
+    for_a_gpu(for_gpus, subject, (target.name, fault.name))
+    ran = run_script(ON_SIM + for_gpus)
+    assert (ran.code, ran.last) == (1, fault.label), ran.out
     if entry.verdict is not Verdict.INVARIANT:  # there the shipped implementation says what is right
         mended = run_script(script(entry, shipped(target), "# test", sim=True))
+        assert (mended.code, mended.last) == (0, "equivalent"), mended.out
+        mended = run_script(ON_SIM + script(entry, shipped(target), "# test"))
         assert (mended.code, mended.last) == (0, "equivalent"), mended.out
 
 
