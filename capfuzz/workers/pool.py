@@ -229,8 +229,7 @@ class WorkerPool:
                 return
             if isinstance(message, Defect):
                 ticket.failure = JudgeFailed(ticket.case, message.error, message.traceback)
-                return
-            if isinstance(message, Traced):
+            elif isinstance(message, Traced):
                 ticket.trace = message.trace
             elif isinstance(message, MendAnswer):
                 ticket.mend = message

@@ -127,10 +127,11 @@ class MendAnswer:
 
 @dataclass(frozen=True)
 class Defect:
-    """capfuzz itself failed on the case: what was raised, and the traceback as text."""
+    """capfuzz itself failed on the case: what was raised, and the traceback as text; `last`: the worker ends."""
 
     error: str
     traceback: str
+    last: bool = False
 
 
 # -- how they travel ---------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def _answer(connection: socket.socket, device: Device, subject: Subject) -> None
                 is_last = outcome.is_fault and not device.is_healthy()
                 answer = packed(Answer(outcome, is_last))
         except Exception as error:
-            answer = packed(Defect(f"{type(error).__name__}: {error}", traceback.format_exc()))
+            answer = packed(Defect(f"{type(error).__name__}: {error}", traceback.format_exc(), is_last))
         except BaseException as error:
             # Nobody interrupts a worker: the implementation raised it, and any process would end by it.
             is_last = True

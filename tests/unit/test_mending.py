@@ -107,6 +107,7 @@ def test_a_defect_in_the_search_is_said(device: Device, monkeypatch: pytest.Monk
     here = InProcess(device, subject)
     failing = next(case for case in drawn(subject.target.strategy(), 60, 3) if here.judge(case).is_fault)
     with WorkerPool(subject, "sim") as pool:
-        for judge in (here, pool):
+        for judge in (here, pool, pool):
             with pytest.raises(JudgeFailed, match="RuntimeError: planted defect"):
                 judge.mend([failing], 20)
+            assert judge.judge(failing).label == "reference_mismatch"  # another worker's answer: this one has ended
