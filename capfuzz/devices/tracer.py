@@ -36,14 +36,13 @@ def host_values(tensor: torch.Tensor) -> np.ndarray:
     data = tensor.detach()
     if data.__class__ is not torch.Tensor:
         data = torch.Tensor.as_subclass(data, torch.Tensor)
+    copy = data.to("cpu", copy=True).resolve_conj()  # memory that NumPy has seen can never grow: not the implementation's own
     try:
-        if data.is_cuda:
-            array: np.ndarray = data.cpu().resolve_conj().numpy()  # a copy already
-            return array
-        return np.array(data.resolve_conj().numpy())
+        array: np.ndarray = copy.numpy()
     except TypeError:
-        width = {1: torch.uint8, 2: torch.int16}[data.element_size()]
-        return np.array(data.cpu().contiguous().view(width).numpy())
+        width = {1: torch.uint8, 2: torch.int16}[copy.element_size()]
+        array = copy.contiguous().view(width).numpy()
+    return array
 
 
 class Tracer:

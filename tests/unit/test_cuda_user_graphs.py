@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -59,6 +60,21 @@ def test_a_replay_through_freed_memory_is_refused_at_the_line_that_used_it(user_
     assert (graph.replayed, out.tolist()) == (1, [1, 2, 3, 4, 5])
     assert caught.value.location is not None
     assert caught.value.location.text == "out = table + 1"
+
+
+@pytest.mark.parametrize("grows", [lambda table: table.resize_(4096), lambda table: table.untyped_storage().resize_(0)])
+def test_a_buffer_that_grows_frees_the_memory_that_the_graph_uses(user_graphs: UserGraphs, grows: Any) -> None:
+    """Its storage stays, and a kernel has no storages."""
+    table = torch.arange(5)
+    graph = begun()
+    _ = table + 1
+    graph.capture_end()
+    table.resize_(3)
+    graph.replay()
+    grows(table)
+    with pytest.raises(DanglingBufferError):
+        graph.replay()
+    assert graph.replayed == 1
 
 
 def test_another_graphs_memory_is_no_outside_memory_while_that_lives(user_graphs: UserGraphs) -> None:

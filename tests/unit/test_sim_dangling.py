@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import capfuzz
+from capfuzz.devices import open_device
 from capfuzz.devices.errors import DanglingBufferError
+from capfuzz.devices.layout import Argument
+from capfuzz.differential import Verdict, check
 
 
 @pytest.fixture(autouse=True)
@@ -104,3 +109,81 @@ def test_what_a_dead_graph_owned_is_outside_memory_of_the_others(replayed_first:
     made = None
     with pytest.raises(DanglingBufferError):
         second.replay()
+
+
+def _out_too_small(buffer: torch.Tensor) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.arange(4096, out=buffer)
+
+
+GROWS: dict[str, Callable[[torch.Tensor], object]] = {
+    "resize_": lambda buffer: buffer.resize_(4096),
+    "out= too small": _out_too_small,
+    "of its storage": lambda buffer: buffer.untyped_storage().resize_(1 << 16),
+    "storage given up": lambda buffer: buffer.untyped_storage().resize_(0),
+}
+
+
+@pytest.mark.parametrize("replayed_first", [True, False])
+@pytest.mark.parametrize("name", GROWS)
+def test_a_buffer_that_grows_frees_the_memory_that_the_graph_uses(name: str, replayed_first: bool) -> None:
+    """Its storage stays, and a kernel has no storages."""
+    buffer = torch.arange(4, device="cuda")
+    graph, _ = captured(lambda: buffer + 1)
+    if replayed_first:
+        graph.replay()
+    GROWS[name](buffer)
+    with pytest.raises(DanglingBufferError, match="an outside buffer, int64"):
+        graph.replay()
+
+
+def test_a_buffer_that_grew_is_not_forgotten_when_another_graph_dies() -> None:
+    buffer = torch.arange(4, device="cuda")
+    first, _ = captured(lambda: buffer + 1)
+    second, _ = captured(lambda: buffer * 2)
+    first.replay()
+    buffer.resize_(4096)
+    second.reset()
+    with pytest.raises(DanglingBufferError):
+        first.replay()
+
+
+def test_a_buffer_that_shrinks_or_grows_within_its_memory_stays_where_it_is() -> None:
+    buffer = torch.arange(64, device="cuda")
+    graph, out = captured(lambda: buffer + 1)
+    graph.replay()
+    buffer.resize_(8)
+    graph.replay()
+    buffer.resize_(64)
+    graph.replay()
+    assert out.tolist() == list(range(1, 65))
+
+
+def test_a_buffer_that_grows_in_the_capture_has_the_memory_that_the_graph_uses() -> None:
+    buffer = torch.arange(4, device="cuda")
+
+    def grows() -> torch.Tensor:
+        _out_too_small(buffer)
+        return buffer + 1
+
+    graph, out = captured(grows)
+    graph.replay()
+    assert out[-1].item() == 4096
+
+
+def test_an_answer_that_was_read_back_may_grow_later() -> None:
+    """What NumPy has seen can never grow: the check reads answers, and so must not show it the implementation's memory."""
+    workspace: list[torch.Tensor] = []
+
+    def grows(x: torch.Tensor) -> torch.Tensor:
+        if not workspace:
+            workspace.append(torch.empty(x.numel(), dtype=x.dtype, device=x.device))
+        if workspace[0].numel() < x.numel():
+            workspace[0].resize_(x.numel())
+        return workspace[0][: x.numel()].copy_(x)
+
+    with open_device("sim") as device:
+        for size in (2, 5, 9):
+            feed = {"x": Argument(np.arange(size))}
+            assert check(device, grows, [feed, feed]).verdict is Verdict.EQUIVALENT

@@ -95,7 +95,7 @@ class CudaCapturedGraph:
 
     def replay(self, seed: int, tracer: Tracer | None = None) -> None:
         for buffer in self._outside:
-            if buffer.storage.expired() and not self._op_by_op:
+            if buffer.is_freed and not self._op_by_op:
                 self._device.look_closer()
                 raise LookAgainError("memory that the graph seems to use was freed")
             buffer.refuse_freed()

@@ -32,6 +32,7 @@ class OutsideBuffer:
     """Memory that existed before the capture and that the graph uses: who used it first."""
 
     storage: StorageWeakRef
+    address: int
     what: str
     op: str
     location: Location | None
@@ -43,11 +44,17 @@ class OutsideBuffer:
         """None where nothing outlives the launch that could be freed: no bytes, or host memory that none of `copies` reads."""
         if storage.nbytes() and (tensor.is_cuda or (op in copies and tensor.is_pinned())):
             what = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-            return cls(StorageWeakRef(storage), what, op, here())
+            return cls(StorageWeakRef(storage), storage.data_ptr(), what, op, here())
         return None
 
+    @property
+    def is_freed(self) -> bool:
+        """Also where its storage has other memory now: one that grows (`resize_`, an `out=` too small) frees what it had."""
+        storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
+        return storage is None or storage.data_ptr() != self.address
+
     def refuse_freed(self) -> None:
-        if self.storage.expired():
+        if self.is_freed:
             raise DanglingBufferError(self.what, self.op, self.location)
 
 

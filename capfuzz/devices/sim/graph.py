@@ -18,6 +18,7 @@ from capfuzz.devices.sim.tensor import storage_id
 from capfuzz.devices.tracer import Tracer
 
 _private_pools = count(1)
+_NOWHERE = -1
 
 
 class CUDAGraph:
@@ -35,6 +36,7 @@ class CUDAGraph:
         self._host_memory: list[torch.Tensor] = []
         # Known once it is sealed, before its first replay: others' memory that the graph uses, and what to run.
         self.is_sealed = False
+        self._addresses: dict[int, int] = {}
         self._outside: list[memory.OutsideBuffer] = []
         self._steps: list[Step] = []
 
@@ -88,8 +90,13 @@ class CUDAGraph:
         if self._nodes is None:
             return
         self._forget_aliases(machine)
+        moved = {buffer.storage for buffer in self._outside if buffer.has_moved}
         inside = {storage_id(tensor) for graph in machine.graphs() for tensor in (*graph._owned, *graph._host_memory)}
-        self._outside = memory.alias_outside(self._nodes, inside, machine.pinned.__contains__)
+        self._outside = memory.alias_outside(self._nodes, inside, machine.pinned.__contains__, self._addresses)
+        for buffer in self._outside:
+            if buffer.storage in moved:
+                buffer.address = _NOWHERE
+        self._addresses = memory.addresses_of(self._nodes)  # of the aliases, should it be sealed again
         self._steps = [node.step for node in self._nodes if node.kind != "alloc"]
         machine.aliases.update({buffer.storage: buffer.aliases for buffer in self._outside})
 
@@ -103,6 +110,7 @@ class CUDAGraph:
         if capture is not None:
             with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch._C._InferenceMode(True):
                 capture.finish(succeeded)
+                self._addresses = memory.addresses_of(capture.nodes) if succeeded else {}
             capture.runtime.machine.set_capture(capture.outer)
 
     def capture_end(self) -> None:
@@ -159,7 +167,6 @@ class CUDAGraph:
         self._require_captured("replay")
         if current().stream.capture is not None:
             raise refused_in_capture("Cannot prepare for replay during capturing stage.")
-        self._refuse_dangling()
         if torch._C._len_torch_dispatch_stack() == 0 and torch._C._len_torch_function_stack() == 0:
             self._run()
             return
@@ -175,10 +182,11 @@ class CUDAGraph:
                     graph._seal(machine)
         aliases = machine.aliases
         for buffer in self._outside:
-            if memory.tensors_in(buffer.storage) <= aliases[buffer.storage]:
+            if buffer.has_moved or memory.tensors_in(buffer.storage) <= aliases[buffer.storage]:
                 raise DanglingBufferError(buffer.what, buffer.node.op, buffer.node.location)
 
     def _run(self) -> None:
+        self._refuse_dangling()
         try:
             if self._in_autograd:
                 with behind_autograd(self._owned), torch._C._InferenceMode(True):

@@ -104,36 +104,64 @@ def _bytes(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage().nbytes())
 
 
+def addresses_of(nodes: Iterable[Node]) -> dict[int, int]:
+    """Where the tensors lie that nodes hold: a kernel has their addresses, whatever becomes of the storages."""
+    found: dict[int, int] = {}
+    for node in nodes:
+        values = [node.written, *(node.recipe[2:] if isinstance(node.recipe, tuple) else (node.recipe,))]
+        for value in values:  # grows: a generator for each list would cost more than the rest of this
+            if isinstance(value, torch.Tensor):
+                found[id(value)] = value.data_ptr()
+            elif isinstance(value, (list, tuple)):
+                values += value
+            elif isinstance(value, dict):
+                values += value.values()
+            elif isinstance(value, partial):
+                values += (value.args, value.keywords)
+    return found
+
+
 class OutsideBuffer:
     """One piece of outside memory that a graph uses: how many aliases its nodes hold, and who used it first."""
 
-    __slots__ = ("aliases", "node", "storage", "what")
+    __slots__ = ("address", "alias", "aliases", "node", "storage", "what")
 
-    def __init__(self, storage: int, what: str, node: Node) -> None:
+    def __init__(self, storage: int, alias: torch.Tensor, address: int, what: str, node: Node) -> None:
         self.storage = storage
+        self.alias = alias
+        self.address = address
         self.what = what
         self.node = node
         self.aliases = 0
 
+    @property
+    def has_moved(self) -> bool:
+        """Whether its storage has other memory now: one that grows (`resize_`, an `out=` too small) frees what it had."""
+        return self.alias.data_ptr() != self.address
 
-def alias_outside(nodes: list[Node], inside: set[int], is_outside_host: Callable[[torch.Tensor], bool]) -> list[OutsideBuffer]:
+
+def alias_outside(
+    nodes: list[Node], inside: set[int], is_outside_host: Callable[[torch.Tensor], bool], addresses: dict[int, int]
+) -> list[OutsideBuffer]:
     """Makes nodes hold aliases of outside memory, so that its owner's own tensors are all that keeps it.
 
-    `inside` are the storages that graphs own. A host tensor matters only if `is_outside_host`: others are the nodes' own. A
-    tensor without bytes owns no memory that could be freed.
+    `inside` are the storages that graphs own, `addresses` is where the tensors lay that nodes hold. A host tensor matters only
+    if `is_outside_host`: others are the nodes' own. A tensor that had no bytes owned no memory that could be freed.
     """
     buffers: dict[int, OutsideBuffer] = {}
     aliases: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def aliased(node: Node, tensor: torch.Tensor) -> torch.Tensor:
         storage = storage_id(tensor)
-        if storage in inside or not _bytes(tensor) or not (is_sim(tensor) or is_outside_host(tensor)):
+        had_bytes = addresses[id(tensor)] or _bytes(tensor)
+        if storage in inside or not had_bytes or not (is_sim(tensor) or is_outside_host(tensor)):
             return tensor
         if id(tensor) not in aliases:
-            buffer = buffers.setdefault(storage, OutsideBuffer(storage, describe(tensor), node))
-            buffer.aliases += 1
             alias = torch.Tensor.detach(tensor)
             aliases[id(tensor)] = tensor, tag(alias) if is_sim(tensor) else alias
+            if storage not in buffers:
+                buffers[storage] = OutsideBuffer(storage, alias, addresses[id(tensor)], describe(tensor), node)
+            buffers[storage].aliases += 1
         return aliases[id(tensor)][1]
 
     for node in nodes:
