@@ -152,7 +152,6 @@ def test_a_buffer_that_grew_is_not_forgotten_when_another_graph_dies() -> None:
 def test_a_buffer_that_shrinks_or_grows_within_its_memory_stays_where_it_is() -> None:
     buffer = torch.arange(64, device="cuda")
     graph, out = captured(lambda: buffer + 1)
-    graph.replay()
     buffer.resize_(8)
     graph.replay()
     buffer.resize_(64)
@@ -187,3 +186,47 @@ def test_an_answer_that_was_read_back_may_grow_later() -> None:
         for size in (2, 5, 9):
             feed = {"x": Argument(np.arange(size))}
             assert check(device, grows, [feed, feed]).verdict is Verdict.EQUIVALENT
+
+
+CHANGES: dict[str, Callable[[torch.Tensor], object]] = {
+    "t_": lambda buffer: buffer.t_(),
+    "resize_": lambda buffer: buffer.resize_(2),
+    "set_": lambda buffer: buffer.set_(torch.full((5,), 7, device="cuda")),  # type: ignore[call-overload]
+    "data": lambda buffer: setattr(buffer, "data", torch.full((5,), 7, device="cuda")),
+}
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_graph_keeps_the_shape_and_the_memory_that_it_was_captured_with(name: str, is_held: bool) -> None:
+    """Whatever becomes of the tensor before the first replay; other memory is fine as long as somebody holds what it had."""
+    buffer = torch.full((2, 3), 4, device="cuda")
+    held = buffer.view(-1) if is_held else None
+    graph, out = captured(lambda: buffer + 1)
+    CHANGES[name](buffer)
+    if held is None and name in ("set_", "data"):
+        with pytest.raises(DanglingBufferError, match=r"int64\[2, 3\]"):
+            graph.replay()
+        return
+    if held is not None:
+        held[2] = 9
+    graph.replay()
+    assert out.tolist() == [[5, 5, 5 if held is None else 10], [5, 5, 5]]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_captured_tensor_may_change_in_the_capture(name: str) -> None:
+    source = torch.arange(6, device="cuda").view(2, 3)
+
+    def changes() -> tuple[torch.Tensor, torch.Tensor]:
+        made = source * 2
+        before = made + 1
+        CHANGES[name](made)
+        return before, made
+
+    graph, (before, made) = captured(changes)
+    source += 1
+    graph.replay()
+    assert before.tolist() == [[3, 5, 7], [9, 11, 13]]
+    wanted = {"t_": [[2, 8], [4, 10], [6, 12]], "resize_": [2, 4]}
+    assert made.tolist() == wanted.get(name, [7] * 5)

@@ -329,10 +329,16 @@ class Capture:
         self.nodes.append(Node(name, "host", step, [], None))
 
     def reshaped_in_place(self, tensor: torch.Tensor) -> None:
-        """`tensor` is about to change its own shape (`squeeze_`): nodes keep the shape that they were recorded with."""
+        """`tensor` is about to change its own shape (`squeeze_`) or memory (`set_`): nodes keep what they were given."""
         kept = tag_all(tensor.detach())
+
+        def new(held: torch.Tensor) -> torch.Tensor:
+            return kept if held is tensor else held
+
         for node in self.nodes:
-            node.replace(lambda held: kept if held is tensor else held)
+            node.replace(new)
+        self.owned[:] = map(new, self.owned)
+        self.addressed[:] = map(new, self.addressed)
 
 
 def _step_of(

@@ -84,7 +84,7 @@ class CUDAGraph:
             for tensor in memory.dropped(graph._nodes, graph._owned)
         ]
 
-    def _seal(self, machine: Machine) -> None:
+    def seal(self, machine: Machine) -> None:
         """Makes the steps; nodes hold others' memory by aliases that are counted, from now on."""
         self.is_sealed = True
         if self._nodes is None:
@@ -175,11 +175,7 @@ class CUDAGraph:
 
     def _refuse_dangling(self) -> None:
         machine = current().machine
-        if machine.has_unsealed:
-            machine.has_unsealed = False
-            for graph in list(machine.graphs()):
-                if not graph.is_sealed:
-                    graph._seal(machine)
+        machine.seal_graphs()
         aliases = machine.aliases
         for buffer in self._outside:
             if buffer.has_moved or memory.tensors_in(buffer.storage) <= aliases[buffer.storage]:

@@ -74,8 +74,8 @@ def run_view(rt: Runtime, op: Op, args: Args, kwargs: Kwargs) -> Any:
             result.__class__ = SimTensor
             return result
         return tag_all(result)
-    if op.mutated and rt.capturing is not None and isinstance(base, SimTensor):
-        rt.capturing.reshaped_in_place(base)
+    if op.mutated and isinstance(base, SimTensor):
+        rt.reshaped_in_place(base)
     result = op.call(*args, **kwargs)
     if isinstance(base, SimTensor) or (isinstance(base, (list, tuple)) and base and isinstance(base[0], SimTensor)):
         tag_all(result)

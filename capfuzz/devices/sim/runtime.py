@@ -94,6 +94,14 @@ class Machine:
                     other.is_sealed = False
                     self.has_unsealed = True
 
+    def seal_graphs(self) -> None:
+        """Before the next replay, or before a tensor that a graph may hold changes. Call it with no mode active."""
+        if self.has_unsealed:
+            self.has_unsealed = False
+            for graph in list(self.graphs()):
+                if not graph.is_sealed:
+                    graph.seal(self)
+
     def graphs(self) -> Iterator[CUDAGraph]:
         """The captured graphs that live, in the order of their captures."""
         return self._graphs.values()
@@ -191,6 +199,15 @@ class Runtime:
     def capturing(self) -> Capture | None:
         """The capture that work on the current stream would be recorded into."""
         return self.stream.capture
+
+    def reshaped_in_place(self, tensor: torch.Tensor) -> None:
+        """`tensor` is about to change its own shape or memory: graphs keep those that they were captured with."""
+        if self.capture is None and not self.machine.has_unsealed:
+            return
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            if self.capture is not None:
+                self.capture.reshaped_in_place(tensor)
+            self.machine.seal_graphs()
 
     @property
     def names_device(self) -> bool | None:

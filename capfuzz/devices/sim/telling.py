@@ -60,6 +60,8 @@ def _format(rt: Runtime, func: Func, args: tuple[Any, ...], kwargs: dict[str, An
 
 @surface(torch.Tensor.data.__set__)  # type: ignore[attr-defined]
 def _set_data(rt: Runtime, func: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if is_sim(args[0]):
+        rt.reshaped_in_place(args[0])
     func(*args, **kwargs)
     if is_sim(args[1]):
         tag(args[0])
