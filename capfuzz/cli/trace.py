@@ -20,12 +20,12 @@ from capfuzz.cli.text import case_text, field
 from capfuzz.cli.trace_text import failure_text, summary, trace_lines
 from capfuzz.devices import Device, DeviceMissingError, open_device
 from capfuzz.devices.tracer import trace_capture
+from capfuzz.differential.run import SEED
 from capfuzz.targets import Case, InvalidCaseError, Subject, Target, shipped, targets, variant
 from capfuzz.targets.axes import RowsAxis
 from capfuzz.targets.op_trace import OpTrace, op_trace, trace_case
 from capfuzz.targets.subjects import ImplementationError, check_arguments, import_function
 
-_SEED = 11
 _LENGTHS = ([2, 0, 3], [2, 1, 3], [1, 1, 1])  # what a batch of three may have, the more telling first
 
 
@@ -64,7 +64,7 @@ def trace(what: str, variant_name: str | None, impl: str | None, entry: Path | N
         elif entry is not None:
             raise BadInputError(f"--entry: {what} is no target's implementation, and takes no case; give it as TARGET --impl")
         else:
-            title, traced = f"{what} on {opened.name}", op_trace(opened, trace_capture(opened, found, _SEED))
+            title, traced = f"{what} on {opened.name}", op_trace(opened, trace_capture(opened, found, SEED))
     _print(title, traced)
     return ExitCode.OK if traced.error is None else ExitCode.FINDINGS
 
@@ -130,7 +130,7 @@ def _imported(device: Device, spec: str) -> Subject | Callable[[], Any]:
     It is imported on the device, because its module may make tensors of its own. Raises `BadInputError`.
     """
     try:
-        function: Callable[..., Any] = device.eager(partial(import_function, spec), _SEED)
+        function: Callable[..., Any] = device.eager(partial(import_function, spec), SEED)
     except ImplementationError as error:
         raise BadInputError(str(error).removeprefix("--impl ")) from error
     for target in targets().values():

@@ -7,14 +7,12 @@ from functools import partial
 
 from capfuzz.devices import Device
 from capfuzz.devices.errors import Rule, first_line, root_cause, rule_of
-from capfuzz.devices.layout import Argument
 from capfuzz.devices.trace import OpRecord, blamed
 from capfuzz.devices.tracer import CaptureTrace, trace_capture
-from capfuzz.differential import Blame, Mode, Outcome, Runner, TwoPart, Verdict
+from capfuzz.differential import Blame, Outcome, Runner, Verdict
+from capfuzz.differential.run import RAISED, SEED, Run, fill
 from capfuzz.targets.case import Case
 from capfuzz.targets.model import Subject
-
-_SEED = 11
 
 
 @dataclass(frozen=True)
@@ -35,23 +33,13 @@ def trace_case(device: Device, subject: Subject, case: Case) -> OpTrace:
     if isinstance(subject.function, Runner):
         return OpTrace([])
     feed = subject.target.feeds(case)[0]
-    buffers = {name: device.buffer(value) for name, value in feed.items() if isinstance(value, Argument)}
-    arguments = {name: buffers[name].tensor if name in buffers else value for name, value in feed.items()}
-
-    def refill() -> None:
-        for name, buffer in buffers.items():
-            value = feed[name]
-            assert isinstance(value, Argument)
-            buffer.write(value.array)
-
-    function = subject.function
-    if not isinstance(function, TwoPart):
-        return op_trace(device, trace_capture(device, partial(function, **arguments), _SEED, refill))
+    run = Run(device, subject.function, [feed])
+    buffers = run.buffers(feed)
     try:
-        prepared = device.eager(partial(function.prepare, Mode.CAPTURE, **arguments), _SEED)
-    except (Exception, SystemExit) as error:
+        body = run.captured_body(feed, buffers)
+    except RAISED as error:
         return op_trace(device, CaptureTrace(error=error, warm_up=True))
-    return op_trace(device, trace_capture(device, partial(function.body, prepared, **arguments), _SEED, refill))
+    return op_trace(device, trace_capture(device, body, SEED, partial(fill, feed, buffers)))
 
 
 def op_trace(device: Device, traced: CaptureTrace) -> OpTrace:
